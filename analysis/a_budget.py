@@ -7,8 +7,6 @@ samples the local steps of all participants times the batch (ZO-HFL: both solves
 gradients do not count).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,27 +14,24 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from shared import command, files, totals, wording
+from shared import totals, wording
 from shared.budgets import sent
+from shared.files import Report
 from shared.groups import Array, Group, series, split
-from shared.reading import read
-from shared.study import counts
+from shared.study import counts, study
 from shared.totals import Quantity
 
 from zofl_mpi.errors import UserError
 
 
-def main(words: list[str] | None = None) -> None:
-    """Draw the figures, print the totals and the paths; exit status 2 if a result is missing."""
-    flags = command.parser("a_budget", __doc__, ["a_table1.toml"]).parse_args(words)
-    with command.refusals("a_budget"):
-        groups = read("a_budget", flags, ("data", "problem", "cell", "method"), ("method",))
-        rows = [row(group) for group in groups]
-        print(f"{text(rows)}\n\n{wording.paragraph(wording.caption(groups))}\n")
-        for data, block in split(rows, itemgetter("data")).items():
-            word = data.replace(" (", "-").replace(")", "")
-            files.keep(draw(block), flags.out.with_name(f"{flags.out.name}_{word}"))
+def report(groups: Sequence[Group]) -> Report:
+    """The totals, and a figure for each data set."""
+    rows = [row(group) for group in groups]
+    blocks = split(rows, lambda r: "_" + r["data"].replace(" (", "-").replace(")", ""))
+    return Report(text(rows), wording.caption(groups), more={name: draw(block) for name, block in blocks.items()})
 
+
+main = study("a_budget", __doc__, ["a_table1.toml"], ("data", "problem", "cell", "method"), report)
 
 # --- rows
 
@@ -73,15 +68,16 @@ def row(group: Group) -> dict[str, Any]:
 
 def text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Table of what each method ends with, and what it took."""
-    header = ("data", "cell", "method", "accuracy (%)", "rounds", "MiB", "10^6 samples")
-    cells = [
-        [
-            *(r["data"], r["cell"], r["method"], wording.percent(r["accuracy"], r["sd"], wording.seeds_of(r))),
-            *(str(r["rounds"]) if r["seeds"] else "-", *wording.digits(r["mib"], r["samples"])),
-        ]
-        for r in rows
-    ]
-    return wording.aligned(header, cells, left=3)
+    columns: dict[str, wording.Cell] = {
+        "data": "data",
+        "cell": "cell",
+        "method": "method",
+        "accuracy (%)": lambda r: wording.percent(r["accuracy"], r["sd"], wording.seeds_of(r)),
+        "rounds": lambda r: r["rounds"] if r["seeds"] else "-",
+        "MiB": wording.four("mib"),
+        "10^6 samples": wording.four("samples"),
+    }
+    return wording.table(rows, columns, left=3)
 
 
 # --- figure

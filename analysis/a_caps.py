@@ -9,13 +9,12 @@ along f_1's gradient plus (dy/dx)' grad_y f_2, with dy/dx from the implicit func
 the constraint. Prints where both end; draws F with its kinks, and F - F* over rounds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from shared import command, figures, files, wording
+from shared import command, figures, wording
+from shared.files import Report
 from shared.groups import Array
 
 from zofl_mpi.engine.setting import Setting
@@ -31,21 +30,20 @@ START = 2.5  # beyond all wishes: no constraint binds
 GAMMA, SCHEDULE = 0.1, "sqrt"
 
 
-def main(words: list[str] | None = None) -> None:
-    """Draw the figure, print where the descents end and the figure's path."""
-    made = command.parser("a_caps", __doc__)
-    made.add_argument("--eta", type=float, nargs="+", default=[0.3, 0.1, 0.03], help="radii (default 0.3 0.1 0.03)")
-    made.add_argument("--rounds", type=int, default=600, help="of each descent (default 600)")
-    made.add_argument("--seeds", type=int, default=3, help="of ZO-HFL (default 3)")
-    flags = made.parse_args(words)
-    with command.refusals("a_caps"):
-        found = {eta: [zeroth_order(eta, flags.rounds, seed + 1) for seed in range(flags.seeds)] for eta in flags.eta}
-        first = surrogate(flags.rounds)
-        rows = rows_of(found, first)
-        print(text(rows), end="\n\n")
-        files.write_csv(flags.out, rows)
-        files.keep(draw(found, first), flags.out)
+def report(flags: Any) -> Report:
+    """Where the descents end, and the figure."""
+    found = {eta: [zeroth_order(eta, flags.rounds, seed + 1) for seed in range(flags.seeds)] for eta in flags.eta}
+    first = surrogate(flags.rounds)
+    rows = rows_of(found, first)
+    return Report(*text(rows), rows, draw(found, first))
 
+
+FLAGS = {
+    "--eta": command.flag([0.3, 0.1, 0.03], "radii"),
+    "--rounds": command.flag(600, "of each descent"),
+    "--seeds": command.flag(3, "of ZO-HFL"),
+}
+main = command.script("a_caps", __doc__, report, FLAGS)
 
 # --- the descents
 
@@ -105,28 +103,23 @@ def rows_of(found: dict[float, list[Array]], first: Array) -> list[dict[str, Any
     return rows
 
 
-def text(rows: Sequence[dict[str, Any]]) -> str:
-    """Table of where the descents end."""
+def text(rows: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    """Table of where the descents end, and its note."""
     best = float(CAPS.minimiser()[0])
     left, right = CAPS.slopes(best)
-    lines = [
-        [
-            r["method"],
-            r["eta"],
-            f"{r['x_mean']:.4f}",
-            f"{r['distance_mean']:.4f}",
-            f"{r['excess_mean']:.2e}",
-            r["seeds"],
-        ]
-        for r in rows
-    ]
-    header = ("method", "eta", "mean entry of x", "|x - x*|", "F - F*", "seeds")
-    table = wording.aligned(header, [[str(word) for word in each] for each in lines], left=1)
+    columns: dict[str, wording.Cell] = {
+        "method": "method",
+        "eta": "eta",
+        "mean entry of x": wording.numbers(".4f", "x_mean"),
+        "|x - x*|": wording.numbers(".4f", "distance_mean"),
+        "F - F*": wording.numbers(".2e", "excess_mean"),
+        "seeds": "seeds",
+    }
     note = (
         f"x* = {best:.4f} in every entry, a kink: F has the slopes {left:.3f} and {right:.3f} there. The surrogate's "
         f"limit is 0, where F has the slope {CAPS.slopes(0.0)[0]:.3f}."
     )
-    return f"{table}\n\n{wording.paragraph(note)}"
+    return wording.table(rows, columns), note
 
 
 @figures.styled

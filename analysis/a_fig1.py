@@ -1,92 +1,54 @@
 """[A] figure 1: how many samples of each class each client holds, one panel per alpha.
 
-python analysis/a_fig1.py [--grid jobs/a_table1.toml] [--results DIR] [--columns 1|2] [--out NAME]
-python analysis/a_fig1.py RESULT RESULT ... [--out NAME]
+python analysis/a_fig1.py [--grid jobs/a_table1.toml] [--results DIR] [--out NAME] [--partial]
 
-From a grid: of each cell the first seed, in any result of it that is finished; a figure NAME_DATA per data set. From
-results: those, in their order. The area of a disc is the number of samples; an empty place is a class that is absent.
+Of each cell the first seed, in any result of it; a figure NAME_DATA per data set. The area of a disc is the number of
+samples; an empty place is a class that is absent.
 """
 
-from __future__ import annotations
-
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
-from shared import command, figures, files, wording
-from shared.groups import shown
+from shared import figures, wording
+from shared.files import Report
+from shared.groups import Group, shown, split
+from shared.study import study
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.report.palette import BLUE
-from zofl_mpi.run import grid, records
+from zofl_mpi.run import records
+
+AREA = 130.0
+"""Of the largest disc in points^2: it nearly fills its place."""
 
 
-def main(words: list[str] | None = None) -> None:
-    """Draw the figures and print their paths; exit status 2 if a result is missing."""
-    made = command.parser("a_fig1", __doc__, ["a_table1.toml"])
-    made.add_argument("result", type=Path, nargs="*", help="HDF5 results, instead of a grid")
-    made.add_argument("--columns", type=int, choices=(1, 2), default=2, help="width in columns of a paper (default 2)")
-    flags = made.parse_args(words)
-    with command.refusals("a_fig1"):
-        if flags.result:
-            files.keep(draw([records.load(path) for path in flags.result], flags.columns), flags.out)
-            return
-        for data, runs in of_grids(flags).items():
-            files.keep(draw(runs, flags.columns), flags.out.with_name(f"{flags.out.name}_{data}"))
+def report(groups: Sequence[Group]) -> Report:
+    """A figure for each data set."""
+    drawn = {}
+    for data, found in split(groups, lambda g: g.entry("data")).items():
+        cells = split((run for g in found for run in g.runs), lambda run: shown(run.config["alpha"]))
+        drawn[f"_{data}"] = draw([min(runs, key=lambda run: int(run.config["seed"])) for runs in cells.values()])
+    return Report(more=drawn)
 
 
-def of_grids(flags: argparse.Namespace) -> dict[str, list[records.Run]]:
-    """{data set: a result for each of its alphas}.
-
-    Raises:
-        UserError: a cell has none (unless --partial), or all have none.
-    """
-    found: dict[str, list[records.Run]] = {}
-    missing: list[str] = []
-    for path in flags.grid:
-        known = grid.read(path, flags.results, trust=True)
-        for (data, alpha), members in partitions(known).items():
-            tried = [grid.finished(known, member) for member in members]
-            runs = [run for run in tried if isinstance(run, records.Run)]
-            found.setdefault(data, []).extend(runs[:1])
-            missing += [] if runs else [f"{data}, alpha {alpha}: no result is finished; {tried[0]}"]
-    found = {data: runs for data, runs in found.items() if runs}
-    if missing and not (flags.partial and found):
-        raise UserError("\n".join(missing))
-    command.tell("a_fig1", missing)
-    return found
-
-
-def partitions(known: grid.Grid) -> dict[tuple[str, str], list[grid.GridRun]]:
-    """{(data, alpha): the runs of the first seed that have this partition}."""
-    first = known.axes.get("seed", ("",))[0]
-    found: dict[tuple[str, str], list[grid.GridRun]] = {}
-    for run in known.runs:
-        if run.coordinates.get("seed", "") == first:
-            data = str(run.flags.get("data", "digits"))
-            found.setdefault((data, shown(run.flags.get("alpha", "inf"))), []).append(run)
-    return found
+main = study("a_fig1", __doc__, ["a_table1.toml"], ("data", "problem", "cell", "method"), report)
 
 
 @figures.styled
-def draw(runs: Sequence[records.Run], columns: int) -> Any:
-    """Draws panels side by side on two columns of a paper, below each other on one."""
+def draw(runs: Sequence[records.Run]) -> Any:
+    """Draws panels side by side."""
     largest = max(int(counts_of(run).max()) for run in runs)
-    shape = (len(runs), 1) if columns == 1 else (1, len(runs))
-    width, height = (figures.COLUMN, 2.4) if columns == 1 else (figures.PAGE, 2.4)
-    figure, panels = figures.canvas(*shape, width, height, sharex=True, sharey=True)
+    figure, panels = figures.canvas(1, len(runs), figures.PAGE, 2.4, sharex=True, sharey=True)
     for panel, run in zip(panels.flat, runs, strict=True):
-        discs(panel, counts_of(run), largest, size(panel))
-        panel.set_title(label(run))
-    for panel in panels[-1]:
+        discs(panel, counts_of(run), largest)
+        held = f"{counts_of(run).sum():,} samples"
+        panel.set_title(f"{wording.spelled(run.config['data'])}, α = {shown(run.config['alpha'])} ({held})")
         panel.set_xlabel("client")
-    for panel in panels[:, 0]:
-        panel.set_ylabel("class")
-    key(figure, largest, size(panels[0, 0]))
+    panels[0, 0].set_ylabel("class")
+    key(figure, largest)
     return figure
 
 
@@ -101,31 +63,20 @@ def counts_of(run: records.Run) -> NDArray[np.int64]:
     return np.asarray(run.counts)
 
 
-def label(run: records.Run) -> str:
-    """The title of a panel."""
-    held = counts_of(run).sum()
-    return f"{wording.spelled(run.config['data'])}, α = {shown(run.config['alpha'])} ({held:,} samples)"
-
-
-def size(panel: Any) -> float:
-    """The area in points^2 of the largest disc: it nearly fills its place."""
-    return 170.0 if panel.figure.get_figwidth() < 5 else 130.0
-
-
-def discs(panel: Any, table: NDArray[np.int64], largest: int, area: float) -> None:
+def discs(panel: Any, table: NDArray[np.int64], largest: int) -> None:
     """Draws one disc for each client and class."""
     clients, classes = np.nonzero(table)
-    panel.scatter(clients, classes, s=area * table[clients, classes] / largest, color=BLUE, linewidth=0)
+    panel.scatter(clients, classes, s=AREA * table[clients, classes] / largest, color=BLUE, linewidth=0)
     for axis, length in ((panel.xaxis, table.shape[0]), (panel.yaxis, table.shape[1])):
         axis.set_ticks(range(0, length, max(1, length // 10)))
     panel.set_xlim(-0.7, table.shape[0] - 0.3)
     panel.set_ylim(-0.7, table.shape[1] - 0.3)
 
 
-def key(figure: Any, largest: int, area: float) -> None:
+def key(figure: Any, largest: int) -> None:
     """Draws discs of known numbers, above the panels."""
     numbers = sorted({rounded(largest / part) for part in (100, 10, 2, 1)})
-    handles = [plt.scatter([], [], s=area * number / largest, color=BLUE, linewidth=0) for number in numbers]
+    handles = [plt.scatter([], [], s=AREA * number / largest, color=BLUE, linewidth=0) for number in numbers]
     labels = [f"{number:,}" for number in numbers]
     figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, title="samples of a class")
 

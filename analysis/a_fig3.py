@@ -1,6 +1,6 @@
 """[A] figure 3: a nonsmooth implicit function, its smoothing, and where zeroth-order descent ends. No results needed.
 
-python analysis/a_fig3.py [--eta 0.1 0.5] [--start -2 -0.5 0.3 0.8] [--steps 200] [--gamma 0.05] [--out NAME]
+python analysis/a_fig3.py [--out NAME]
 
 The client's solution is y(x) = max(x, 0), the implicit function f(x) = |x + 1 - y(x)|^2 / 2 ([A] equation 3 in one
 dimension): (x + 1)^2 / 2 for x < 0 and 1/2 for x >= 0, with the minimiser -1 and a plateau of stationary points. Its
@@ -8,13 +8,11 @@ smoothing f^eta is the mean of f over [x - eta, x + eta]; descent takes steps ga
 in one dimension is the derivative of f^eta. It leaves the plateau where x < eta, and nowhere else.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from shared import command, figures, files, wording
+from shared import command, figures, wording
+from shared.files import Report
 from shared.groups import Array
 
 from zofl_mpi.engine.streams import Purpose, Streams
@@ -22,21 +20,16 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.quadratic import Corner
 
 CORNER = Corner(1)
+ETAS, STARTS, STEPS, GAMMA = (0.1, 0.5), (-2.0, -0.5, 0.3, 0.8), 200, 0.05
+"""Radii, starts, and the steps of each descent with their size."""
 
 
-def main(words: list[str] | None = None) -> None:
-    """Draw the figure, print where the descents end and the figure's path."""
-    made = command.parser("a_fig3", __doc__)
-    made.add_argument("--eta", type=float, nargs="+", default=[0.1, 0.5], help="smoothing radii (default 0.1 0.5)")
-    starts = [-2.0, -0.5, 0.3, 0.8]
-    made.add_argument("--start", type=float, nargs="+", default=starts, help="x_0 (default -2 -0.5 0.3 0.8)")
-    made.add_argument("--steps", type=int, default=200, help="of each descent (default 200)")
-    made.add_argument("--gamma", type=float, default=0.05, help="step size (default 0.05)")
-    flags = made.parse_args(words)
-    with command.refusals("a_fig3"):
-        print(text(flags.eta, flags.start, flags.steps, flags.gamma), end="\n\n")
-        files.keep(draw(flags.eta, flags.start, flags.steps, flags.gamma), flags.out)
+def report(flags: Any) -> Report:
+    """Where the descents end, and the figure."""
+    return Report(text(), figure=draw())
 
+
+main = command.script("a_fig3", __doc__, report)
 
 # --- the functions
 
@@ -61,13 +54,13 @@ def smoothed(x: Array, eta: float) -> Array:
     return (integral(x + eta) - integral(x - eta)) / (2 * eta)
 
 
-def descent(start: float, eta: float, steps: int, gamma: float) -> Array:
-    """(steps + 1,) x_0, x_1, ...: x <- x - gamma times the two-point estimate along a random unit vector."""
+def descent(start: float, eta: float) -> Array:
+    """(STEPS + 1,) x_0, x_1, ...: x <- x - gamma times the two-point estimate along a random unit vector."""
     x, streams = np.array([start]), Streams(1)
     points = [x]
-    for r in range(steps):
+    for r in range(STEPS):
         v = zo.direction(streams(Purpose.DIRECTION, r=r), 1, np.float64)
-        x = x - gamma * zo.central(lambda z: float(implicit(z)[0]), x, v, eta)
+        x = x - GAMMA * zo.central(lambda z: float(implicit(z)[0]), x, v, eta)
         points.append(x)
     return np.concatenate(points)
 
@@ -75,20 +68,20 @@ def descent(start: float, eta: float, steps: int, gamma: float) -> Array:
 # --- the figure
 
 
-def text(etas: Sequence[float], starts: Sequence[float], steps: int, gamma: float) -> str:
+def text() -> str:
     """Table of where the descents end."""
-    ends = [(eta, start, descent(start, eta, steps, gamma)[-1]) for eta in etas for start in starts]
+    ends = [(eta, start, descent(start, eta)[-1]) for eta in ETAS for start in STARTS]
     rows = [[f"{eta:g}", f"{start:g}", f"{end:.4f}", f"{implicit(np.array([end]))[0]:.4f}"] for eta, start, end in ends]
-    return wording.aligned(("eta", "start", f"x after {steps} steps", "f there"), rows, left=0)
+    return wording.text_table(("eta", "start", f"x after {STEPS} steps", "f there"), rows, left=0)
 
 
 @figures.styled
-def draw(etas: Sequence[float], starts: Sequence[float], steps: int, gamma: float) -> Any:
+def draw() -> Any:
     """Draws three panels: y and f; f and its smoothings near the corner, with starts and ends; the descents."""
     figure, panels = figures.canvas(1, 3, figures.PAGE, 2.3)
     functions(panels[0, 0])
-    corner(panels[0, 1], etas)
-    descents(panels[0, 2], etas, starts, steps, gamma)
+    corner(panels[0, 1])
+    descents(panels[0, 2])
     return figure
 
 
@@ -101,25 +94,25 @@ def functions(panel: Any) -> None:
     panel.legend(frameon=False, loc="upper center")
 
 
-def corner(panel: Any, etas: Sequence[float]) -> None:
+def corner(panel: Any) -> None:
     """Draws f and f^eta where they differ."""
     x = np.linspace(-1.2, 1.0, 441)
     panel.plot(x, implicit(x), label="$f$", **figures.smooth(0))
-    for k, eta in enumerate(etas):
+    for k, eta in enumerate(ETAS):
         panel.plot(x, smoothed(x, eta), label=rf"$f^\eta$, η = {eta:g}", **figures.smooth(k + 1))
     panel.set(xlabel="$x$", ylabel="value", title="smoothed near the corner")
     panel.legend(frameon=False, loc="lower right")
 
 
-def descents(panel: Any, etas: Sequence[float], starts: Sequence[float], steps: int, gamma: float) -> None:
+def descents(panel: Any) -> None:
     """Draws x_r for each start and eta."""
-    for k, eta in enumerate(etas):
-        for number, start in enumerate(starts):
+    for k, eta in enumerate(ETAS):
+        for number, start in enumerate(STARTS):
             label = f"η = {eta:g}" if number == 0 else None
-            panel.plot(descent(start, eta, steps, gamma), label=label, **figures.smooth(k + 1))
+            panel.plot(descent(start, eta), label=label, **figures.smooth(k + 1))
     panel.axhline(-1, color="0.5", linewidth=0.7)
-    panel.annotate("minimiser", (steps, -1), (0, -3), textcoords="offset points", ha="right", va="top", color="0.3")
-    panel.set(xlabel="steps", ylabel="$x_r$", title=f"descent, γ = {gamma:g}")
+    panel.annotate("minimiser", (STEPS, -1), (0, -3), textcoords="offset points", ha="right", va="top", color="0.3")
+    panel.set(xlabel="steps", ylabel="$x_r$", title=f"descent, γ = {GAMMA:g}")
     panel.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.45))
 
 

@@ -11,22 +11,20 @@ OUT.png and OUT.csv, the numbers in it. Left: the test accuracy of every run's x
 the runs that send any. Right: the seconds of the first run's ranks.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from shared import command, files
+from shared import command
 from shared.budgets import unit_of
+from shared.files import Report
+from shared.groups import split
 from shared.wording import METHODS
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.paths import new_file
 from zofl_mpi.report.palette import BLUE, BYTES, GREEN, ORANGE, SECONDS
 from zofl_mpi.run import records
 
@@ -36,149 +34,113 @@ PERSONAL = (BLUE, "--")
 WAYS = {"down": "to the clients", "up": "to the server"}
 MIB = 2.0**20
 PARTS = {"compute": "computing", "wait": "waiting", "comm": "sending"}
+Row = dict[str, Any]
+"""A number of the figure: panel (accuracy, bytes, seconds), run (the method), what (x or y_i; down or up; compute, wait
+or comm), where (the finished rounds, all for a whole run; or the rank), value and unit."""
 
 
-@final
-@dataclass(frozen=True)
-class Number:
-    """A number of the figure.
-
-    Attributes:
-        panel: accuracy, bytes or seconds.
-        run: the method, as its flag.
-        what: x or y_i; down or up; compute, wait or comm.
-        where: the finished rounds, all for a whole run; or the rank.
-        value: in `unit`.
-    """
-
-    panel: str
-    run: str
-    what: str
-    where: str
-    value: float
-    unit: str
+def report(flags: Any) -> Report:
+    """Numbers and figure, and what they end with."""
+    runs = [records.load(path) for path in flags.result]
+    for run in runs:
+        if not np.isfinite(run.rounds.get("test_accuracy", np.nan)).any():
+            raise UserError(f"{run.path} has no test accuracy")
+    rows = numbers(runs)
+    return Report("\n".join(summary(rows)), rows=rows, figure=drawn(rows, title(runs[0])))
 
 
-def main(words: list[str] | None = None) -> None:
-    """Write figure and numbers, print the last ones; exit status 2 and one sentence if a result does not fit."""
-    parser = command.parser("a_overview", __doc__)
-    parser.add_argument("result", type=Path, nargs="+", help="HDF5 results; y_i and seconds are the first one's")
-    flags = parser.parse_args(words)
-    with command.refusals("a_overview"):
-        runs = [_evaluated(records.load(path)) for path in flags.result]
-        found = numbers(runs)
-        files.write_csv(flags.out, [asdict(number) for number in found])
-        keep(drawn(found, title(runs[0])), flags.out)
-        print("\n".join(summary(found)))
+FLAGS = {"result": {"type": Path, "nargs": "+", "help": "HDF5 results; y_i and seconds are the first one's"}}
+main = command.script("a_overview", __doc__, report, FLAGS)
 
 
-def numbers(runs: Sequence[records.Run]) -> list[Number]:
+def numbers(runs: Sequence[records.Run]) -> list[Row]:
     """Everything that the figure shows, in its order."""
-    found = []
-    for run in runs:
-        found += _accuracies(run, "x", "test_accuracy")
-    found += _accuracies(runs[0], "y_i", "personal_accuracy")
-    for run in runs:
-        for what in ("down", "up"):
-            found.append(Number("bytes", _method(run), what, "all", float(run.clients[f"bytes_{what}"].sum()), "B"))
+    first = runs[0]
+    told: list[tuple[Any, ...]] = []
+    for run, what, column in (*((run, "x", "test_accuracy") for run in runs), (first, "y_i", "personal_accuracy")):
+        values = run.rounds.get(column, np.full(run.length, np.nan))
+        told += [("accuracy", run, what, r + 1, 100 * values[r], "%") for r in np.flatnonzero(np.isfinite(values))]
+    told += [("bytes", run, what, "all", run.clients[f"bytes_{what}"].sum(), "B") for run in runs for what in WAYS]
     for what in PARTS:
-        for rank, seconds in enumerate(runs[0].ranks[f"seconds_{what}"].sum((0, 1))):
-            found.append(Number("seconds", _method(runs[0]), what, f"rank {rank}", float(seconds), "s"))
-    return found
-
-
-def _accuracies(run: records.Run, what: str, column: str) -> list[Number]:
-    values = run.rounds.get(column, np.full(run.length, np.nan))
+        spent = first.ranks[f"seconds_{what}"].sum((0, 1))
+        told += [("seconds", first, what, f"rank {rank}", seconds, "s") for rank, seconds in enumerate(spent)]
     return [
-        Number("accuracy", _method(run), what, str(r + 1), 100 * float(value), "%")
-        for r, value in enumerate(values)
-        if np.isfinite(value)
+        {"panel": panel, "run": str(run.config["method"]), "what": what, "where": str(where)}
+        | {"value": float(value), "unit": unit}
+        for panel, run, what, where, value, unit in told
     ]
 
 
-def drawn(found: Sequence[Number], heading: str) -> Any:
+def drawn(rows: Sequence[Row], heading: str) -> Any:
     """The figure, of 1000 x 400 pixels."""
     with plt.rc_context({"font.size": 8.5, "axes.titlesize": 9}):
         figure, axes = plt.subplots(1, 3, figsize=(8, 3.2), dpi=125, layout="constrained", width_ratios=(1.45, 1, 1))
-        panels: tuple[Callable[[Any, Sequence[Number]], None], ...] = (accuracy, bytes_sent, seconds)
-        for draw, axis, name in zip(panels, axes, ("accuracy", "bytes", "seconds"), strict=True):
-            draw(axis, [number for number in found if number.panel == name])
+        for axis, (panel, draw) in zip(axes, PANELS.items(), strict=True):
+            draw(axis, [row for row in rows if row["panel"] == panel])
             axis.spines[["top", "right"]].set_visible(False)
         figure.suptitle(heading, fontsize=9, color="0.25")
     return figure
 
 
-def accuracy(axis: Any, found: Sequence[Number]) -> None:
+def accuracy(axis: Any, found: Sequence[Row]) -> None:
     """Draws test accuracy in % over finished rounds, a line for every run and one for the y_i."""
-    lines = dict.fromkeys((n.run, n.what) for n in found)
+    lines = dict.fromkeys((n["run"], n["what"]) for n in found)
     styles = dict(zip(dict.fromkeys(run for run, _ in lines), LINES, strict=False))
     for run, what in sorted(lines, key=lambda line: line[1] == "x"):  # the y_i first
-        points = [(int(n.where), n.value) for n in found if (n.run, n.what) == (run, what)]
+        points = [(int(n["where"]), n["value"]) for n in found if (n["run"], n["what"]) == (run, what)]
         color, style = styles[run] if what == "x" else PERSONAL
         label = f"$x$, {_name(run)}" if what == "x" else f"$y_i$ of {_name(run)}'s clients"
         axis.plot(*zip(*points, strict=True), color=color, linestyle=style, linewidth=1.5, label=label)
     axis.set_title("what it reaches", loc="left")
     axis.set_xlabel("finished rounds")
     axis.set_ylabel("test accuracy (%)")
-    later = [n.value for n in found if n.where != "1"] or [0.0]  # the first round is far below the others
+    later = [n["value"] for n in found if int(n["where"]) > 1] or [0.0]  # the first round is far below the others
     axis.set_ylim(max(0, 10 * math.floor(min(later) / 10) - 10), 100)
     axis.set_xlim(left=0)
     axis.grid(axis="y", color="0.9", linewidth=0.6)
     axis.legend(frameon=False, loc="lower right", handlelength=1.8, labelspacing=0.3, borderaxespad=0.1)
 
 
-def bytes_sent(axis: Any, found: Sequence[Number]) -> None:
+def bytes_sent(axis: Any, found: Sequence[Row]) -> None:
     """Draws bytes to the clients and to the server, a pair of bars for every run that sends any."""
-    senders = [run for run in dict.fromkeys(n.run for n in found) if any(n.value for n in found if n.run == run)]
-    bars = [n for run in senders for n in found if n.run == run]
+    runs = split(found, lambda n: n["run"]).values()
+    bars = [n for both in runs if any(n["value"] for n in both) for n in both]
     for place, bar in enumerate(bars):
-        axis.barh(place, bar.value / MIB, height=0.55, color=BYTES[bar.what])
-        axis.annotate(_size(bar.value), (bar.value / MIB, place), (4, 0), textcoords="offset points", va="center")
-    axis.set_yticks(range(len(bars)), [f"{_name(bar.run)}\n{WAYS[bar.what]}" for bar in bars])
+        axis.barh(place, bar["value"] / MIB, height=0.55, color=BYTES[bar["what"]])
+        axis.annotate(_size(bar["value"]), (bar["value"] / MIB, place), (4, 0), textcoords="offset points", va="center")
+    axis.set_yticks(range(len(bars)), [f"{_name(bar['run'])}\n{WAYS[bar['what']]}" for bar in bars])
     axis.tick_params(axis="y", length=0)
     axis.invert_yaxis()
-    axis.set_xlim(right=1.45 * max((bar.value for bar in bars), default=MIB) / MIB)
+    axis.set_xlim(right=1.45 * max((bar["value"] for bar in bars), default=MIB) / MIB)
     axis.set_title("what it sends", loc="left")
     axis.set_xlabel("MiB in the whole run")
 
 
-def seconds(axis: Any, found: Sequence[Number]) -> None:
+def seconds(axis: Any, found: Sequence[Row]) -> None:
     """Draws the seconds of every rank, in three parts."""
-    ranks = list(dict.fromkeys(n.where for n in found))
+    ranks = list(dict.fromkeys(n["where"] for n in found))
     start = np.zeros(len(ranks))
     for what, label in PARTS.items():
-        values = np.array([n.value for n in found if n.what == what])
+        values = np.array([n["value"] for n in found if n["what"] == what])
         axis.barh(range(len(ranks)), values, left=start, height=0.55, color=SECONDS[what], label=label)
         start += values
     names = ["rank 0\nserver", *(f"{rank}\nclients" for rank in ranks[1:])] if len(ranks) > 1 else ["rank 0"]
     axis.set_yticks(range(len(ranks)), names)
     axis.tick_params(axis="y", length=0)
     axis.set_ylim(len(ranks) - 0.5, -1.0)  # room for the legend above the bars
-    axis.set_title(f"where {_name(found[0].run)}'s time goes" if found else "", loc="left")
+    axis.set_title(f"where {_name(found[0]['run'])}'s time goes" if found else "", loc="left")
     axis.set_xlabel("seconds")
     axis.legend(frameon=False, loc="upper left", ncols=3, handlelength=0.9, columnspacing=0.9, borderaxespad=0)
 
 
-def keep(figure: Any, out: Path) -> None:
-    """Writes OUT.png alone, in its own size, prints its path and closes the figure.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    name = out.with_name(out.name + ".png")
-    try:
-        with new_file(name, "", force=True) as made:
-            figure.savefig(made)
-    finally:
-        plt.close(figure)
-    print(name)
+PANELS = {"accuracy": accuracy, "bytes": bytes_sent, "seconds": seconds}
 
 
-def summary(found: Sequence[Number]) -> list[str]:
+def summary(found: Sequence[Row]) -> list[str]:
     """The last accuracy of every line, and the bytes of every run."""
-    last = {(n.run, n.what): n for n in found if n.panel == "accuracy"}
-    lines = [f"{_name(run)}, {what}: {n.value:.1f} % after {n.where} rounds" for (run, what), n in last.items()]
-    return lines + [f"{_name(n.run)}, {n.what}: {_size(n.value)}" for n in found if n.panel == "bytes"]
+    last = {(n["run"], n["what"]): n for n in found if n["panel"] == "accuracy"}
+    lines = [f"{_name(run)}, {what}: {n['value']:.1f} % after {n['where']} rounds" for (run, what), n in last.items()]
+    return lines + [f"{_name(n['run'])}, {n['what']}: {_size(n['value'])}" for n in found if n["panel"] == "bytes"]
 
 
 def title(run: records.Run) -> str:
@@ -192,16 +154,6 @@ def title(run: records.Run) -> str:
         f"{run.attrs['ranks']} MPI ranks",
     ]
     return ", ".join(word for word in words if word)
-
-
-def _evaluated(run: records.Run) -> records.Run:
-    if not np.isfinite(run.rounds.get("test_accuracy", np.nan)).any():
-        raise UserError(f"{run.path} has no test accuracy")
-    return run
-
-
-def _method(run: records.Run) -> str:
-    return str(run.config["method"])
 
 
 def _name(method: str) -> str:

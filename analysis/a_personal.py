@@ -13,22 +13,19 @@ Prints a table per data set, for printed and for tuned steps, where ZO-HFL is ah
 seed, and the steps that were chosen; writes NAME.txt, NAME.csv (with all that were tried), NAME.pdf and NAME.png.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shared import choosing, command, edges, figures, files, wording
+from shared import choosing, edges, figures, wording
 from shared.choosing import Choice, named_step, size
+from shared.files import Report
 from shared.groups import Group, ahead, entries, series
-from shared.reading import read
-from shared.study import counts, spread
+from shared.study import counts, spread, study
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import records
 
 GRIDS = ["a_personal.toml", "a_personal_tuned.toml", "a_personal_steps.toml"]
 STEPS = ("local", "server", "own", "lam", "copy")
@@ -55,14 +52,13 @@ NAMES = {
 Row = Mapping[str, Any]
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the tables, draw the figure; exit status 2 if a result is missing."""
-    flags = command.parser("a_personal", __doc__, GRIDS).parse_args(words)
-    with command.refusals("a_personal"):
-        groups = read("a_personal", flags, AXES, PLACE)
-        rows = rows_of(groups)
-        files.publish(flags.out, tables(rows), note(groups), rows, draw(groups))
+def report(groups: Sequence[Group]) -> Report:
+    """The tables and the figure."""
+    rows = rows_of(groups)
+    return Report(tables(rows), note(groups), rows, draw(groups))
 
+
+main = study("a_personal", __doc__, GRIDS, AXES, report, needed=PLACE)
 
 # --- the choice of steps
 
@@ -74,16 +70,10 @@ def kind(group: Group) -> str:
     return "tuned" if group.config.get("validation") else "printed"
 
 
-def criterion(run: records.Run) -> float:
-    """The personal accuracy in % on the validation part that a run is chosen by."""
-    return 100 * float(series(run, VALIDATION)[-1])
-
-
 def choices(groups: Sequence[Group]) -> list[Choice]:
     """The choice for each of the groups of tried steps; no step at all, 0, is at no edge: none lies below it."""
-    tried = choosing.choices(
-        groups, lambda g: "\n".join(whose(g)), lambda same: choosing.means(same, criterion), choosing.by_size(STEPS)
-    )
+    last = choosing.by(lambda run: 100 * float(series(run, VALIDATION)[-1]))
+    tried = choosing.choices(groups, choosing.place(*PLACE), last, choosing.by_size(STEPS))
     return [
         replace(choice, at_edge=tuple(axis for axis in choice.at_edge if size(choice.group.where[axis]) != 0))
         for choice in tried
@@ -172,12 +162,7 @@ def tables(rows: Sequence[Row]) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """Table of one data set: a row per method, a column per cell."""
-    cells = list(dict.fromkeys(r["cell"] for r in rows))
-    lines = []
-    for method in dict.fromkeys(r["method"] for r in rows):
-        of = {r["cell"]: r for r in rows if r["method"] == method}
-        lines.append([NAMES.get(method, method), *[told(of[cell]) if cell in of else "-" for cell in cells]])
-    return wording.aligned(["method", *cells], lines)
+    return wording.crossed("method", ((name(r), r["cell"], told(r)) for r in rows))
 
 
 def told(row: Row) -> str:
@@ -204,10 +189,9 @@ def chosen(rows: Sequence[Row]) -> str:
         place = tuple(r[axis] for axis in PLACE)
         tried = [o for o in rows if o["steps"] == "tried" and tuple(o[axis] for axis in PLACE) == place]
         others = [o["chosen_by_percent"] for o in tried if not (o["best"] or math.isnan(o["chosen_by_percent"]))]
-        step = f"{r['step']} {edges.MARK}" if r["at_edge"] else r["step"]
         values = map(wording.plain, (r["chosen_by_percent"], max(others, default=math.nan)))
-        lines.append([wording.spelled(r["data"]), r["cell"], name(r), step, *values, str(len(tried))])
-    return wording.aligned(["data", "cell", "method", "steps", "validation", "next", "tried"], lines, left=4)
+        lines.append([wording.spelled(r["data"]), r["cell"], name(r), edges.step(r), *values, str(len(tried))])
+    return wording.text_table(["data", "cell", "method", "steps", "validation", "next", "tried"], lines, left=4)
 
 
 def single(rows: Sequence[Row]) -> str:

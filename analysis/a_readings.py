@@ -6,38 +6,30 @@ Prints a table per method (a row per reading, a column per cell: ours, and ours 
 reading that comes nearest; writes NAME.csv.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
-from shared import command, files, wording
+from shared import wording
+from shared.files import Report
 from shared.groups import Group, entries, split
 from shared.paper import printed
-from shared.reading import read
-from shared.study import ACCURACY, COUNTS, entry, number, row
+from shared.study import ACCURACY, COUNTS, entry, number, row, study
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the tables; exit status 2 if a result is missing."""
-    flags = command.parser("a_readings", __doc__, ["a_readings.toml"]).parse_args(words)
-    with command.refusals("a_readings"):
-        known = ("data", "problem", "cell", "reading", "method")
-        groups = read("a_readings", flags, known, ("reading", "method"))
-        for method, block in split(groups, lambda g: g.entry("method")).items():
-            print(f"{wording.method_name(method)}, test accuracy in %: ours (ours - paper)\n{table(block)}\n")
-        files.write_csv(flags.out, [row(COLUMNS, group) for group in groups])
-        print(f"\n{distances(groups)}\n\n{wording.paragraph(wording.caption(groups))}\n\n{nearest(groups)}")
+def report(groups: Sequence[Group]) -> Report:
+    """The tables, and the reading that comes nearest."""
+    tables = [
+        f"{wording.method_name(method)}, test accuracy in %: ours (ours - paper)\n{table(block)}\n"
+        for method, block in split(groups, lambda g: g.entry("method")).items()
+    ]
+    told = [*tables, f"\n{distances(groups)}\n", f"{wording.paragraph(wording.caption(groups))}\n", nearest(groups)]
+    return Report("\n".join(told), rows=[row(COLUMNS, group) for group in groups])
 
 
 def table(groups: Sequence[Group]) -> str:
     """Table of one method: readings below each other, cells side by side; the paper's numbers first."""
-    columns = split(groups, column_of)
-    rows = [["paper", *(wording.plain(printed(found[0])) for found in columns.values())]]
-    for reading, block in split(groups, lambda g: g.entry("reading")).items():
-        there = {column_of(g): told(g) for g in block}
-        rows.append([reading, *(there.get(column, "-") for column in columns)])
-    return wording.aligned(["reading", *columns], rows)
+    paper = [("paper", column_of(g), wording.plain(printed(g))) for g in groups]
+    return wording.crossed("reading", [*paper, *((g.entry("reading"), column_of(g), told(g)) for g in groups)])
 
 
 def column_of(group: Group) -> str:
@@ -89,13 +81,12 @@ def place_of(group: Group) -> tuple[str, str]:
 
 def distances(groups: Sequence[Group]) -> str:
     """Table of the mean of |ours - paper| over cells: for each method, and over all."""
-    methods = entries(groups, "method")
-    rows = []
+    cells = []
     for reading, block in completed(groups).items():
-        parts = [[g for g in block if g.entry("method") == method] for method in methods]
-        rows.append([reading, *(wording.plain(distance(part)) for part in (*parts, block))])
+        parts = {m: [g for g in block if g.entry("method") == m] for m in entries(groups, "method")} | {"all": block}
+        cells += [(reading, wording.method_name(m), wording.plain(distance(part))) for m, part in parts.items()]
     title = "mean |ours - paper| in points; where a reading is no question of a method, its first reading counts"
-    return f"{title}\n" + wording.aligned(["reading", *map(wording.method_name, methods), "all"], rows)
+    return f"{title}\n{wording.crossed('reading', cells)}"
 
 
 def distance(groups: Sequence[Group]) -> float:
@@ -120,6 +111,9 @@ def nearest(groups: Sequence[Group]) -> str:
         f"Nearest to the paper: {best}, mean |ours - paper| = {known[best]:.2f} points over {count} numbers{unranked}."
     )
 
+
+AXES = ("data", "problem", "cell", "reading", "method")
+main = study("a_readings", __doc__, ["a_readings.toml"], AXES, report, needed=("reading", "method"))
 
 if __name__ == "__main__":
     main()

@@ -9,19 +9,17 @@ with their best steps; deviations are those of this difference over seeds. Print
 NAME.txt, NAME.csv (with all steps that were tried), NAME.pdf and NAME.png.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from shared import choosing, command, edges, figures, files, wording
+from shared import choosing, edges, figures, wording
 from shared.choosing import Choice, named_step, size
+from shared.files import Report
 from shared.groups import Group, ahead, mean_sd
-from shared.reading import read
-from shared.study import accuracy, counts, spread
+from shared.study import accuracy, counts, spread, study
 
 from zofl_mpi.report.groups import t_half_width
 
@@ -31,15 +29,15 @@ CONTROL = "server_sgd"
 Row = dict[str, Any]
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table, draw the figure; exit status 2 if a result is missing."""
-    flags = command.parser("a_shares", __doc__, ["a_shares.toml"]).parse_args(words)
-    with command.refusals("a_shares"):
-        rows = rows_of(placed(read("a_shares", flags, ("cell", "method", *STEPS), ("cell", "method"))))
-        best = [row for row in rows if row["best"]]
-        marked = [f"{wording.method_name(r['method'])} ({cell(r)}: {r['step']})" for r in best if r["at_edge"]]
-        files.publish(flags.out, f"{table(best)}\n\n{edges.told(marked)}", NOTE, rows, draw(best))
+def report(groups: Sequence[Group]) -> Report:
+    """The table and the figure."""
+    rows = rows_of(placed(groups))
+    best = [row for row in rows if row["best"]]
+    marked = [f"{wording.method_name(r['method'])} ({cell(r)}: {r['step']})" for r in best if r["at_edge"]]
+    return Report(f"{table(best)}\n\n{edges.told(marked)}", NOTE, rows, draw(best))
 
+
+main = study("a_shares", __doc__, ["a_shares.toml"], ("cell", "method", *STEPS), report, needed=("cell", "method"))
 
 NOTE = (
     "Test accuracy in %, mean ± deviation over seeds; gain: over the server alone, seed by seed. Best steps by the "
@@ -66,7 +64,8 @@ def rows_of(groups: Sequence[Group]) -> list[Row]:
     """The rows of the CSV: all steps of a method in a cell, the best of them marked."""
     cells, methods = list(dict.fromkeys(map(place, groups))), list(wording.METHODS)
     groups = sorted(groups, key=lambda g: (cells.index(place(g)), methods.index(g.where["method"])))
-    tried = choosing.choices(groups, lambda g: f"{place(g)} {g.where['method']}", values, choosing.by_size(STEPS))
+    chosen_by = choosing.by(lambda run: 100 * choosing.at_the_end(run, "validation_accuracy"))
+    tried = choosing.choices(groups, choosing.place(*PLACE, "method"), chosen_by, choosing.by_size(STEPS))
     best = [choice.group for choice in tried if choice.best]
     controls = {place(g): g for g in best if g.where["method"] == CONTROL}
     return [row(choice, controls[place(choice.group)]) for choice in tried]
@@ -75,11 +74,6 @@ def rows_of(groups: Sequence[Group]) -> list[Row]:
 def place(group: Group) -> str:
     """A group's cell."""
     return " ".join(group.where[axis] for axis in PLACE)
-
-
-def values(same: Sequence[Group]) -> list[float]:
-    """What each of a method's steps in a cell is chosen by."""
-    return choosing.means(same, lambda run: 100 * choosing.at_the_end(run, "validation_accuracy"))
 
 
 def row(choice: Choice, control: Group) -> Row:
@@ -123,11 +117,10 @@ def table(best: Sequence[Row]) -> str:
         numbers = (wording.mean_of(r, "accuracy"), ahead, times)
         personal, count = f"{r['personal_mean_percent']:.2f}", f"{r['bytes_up']:,.0f}"
         drawn = "-" if math.isnan(r["directions_per_parameter"]) else f"{r['directions_per_parameter']:.3g}"
-        step = f"{r['step']} {edges.MARK}" if r["at_edge"] else r["step"]
-        where = (cell(r), wording.method_name(r["method"]), step)
+        where = (cell(r), wording.method_name(r["method"]), edges.step(r))
         lines.append([*where, str(r["seeds"]), *numbers, personal, count, drawn])
     header = ["server's data", "method", "steps", "seeds", "accuracy", "gain", "gain / deviation", "personal"]
-    return wording.aligned([*header, "bytes up", "directions"], lines, left=3)
+    return wording.text_table([*header, "bytes up", "directions"], lines, left=3)
 
 
 @figures.styled

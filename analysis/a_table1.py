@@ -5,25 +5,13 @@ python analysis/a_table1.py [--grid jobs/a_table1.toml ...] [--results DIR] [--o
 Prints the table; writes NAME.csv (a row per data set, cell and method) and NAME.tex (booktabs).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
-from shared import command, files, wording
+from shared import wording
+from shared.files import Report
 from shared.groups import Group, entries, split
 from shared.paper import printed
-from shared.reading import read
-from shared.study import ACCURACY, COUNTS, Column, entry, row, table, word
-
-
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table; exit status 2 if a result is missing."""
-    flags = command.parser("a_table1", __doc__, ["a_table1.toml"]).parse_args(words)
-    with command.refusals("a_table1"):
-        groups = read("a_table1", flags, ("data", "problem", "cell", "method"), ("method",))
-        print(f"{text(groups)}\n\n{wording.paragraph(title(groups))}\n")
-        files.write_csv(flags.out, [row(COLUMNS, group) for group in groups])
-        files.write(flags.out.with_name(flags.out.name + ".tex"), latex(groups))
+from shared.study import ACCURACY, COUNTS, Column, entry, row, study, table, word
 
 
 def title(groups: Sequence[Group]) -> str:
@@ -103,6 +91,14 @@ def latex_line(method: str, groups: Sequence[Group], cells: Sequence[str]) -> st
     counts = [wording.listed(g.rounds for g in groups), wording.listed(len(g.runs) for g in groups)]
     return " & ".join(map(wording.latex, [wording.method_name(method), *numbers, *counts])) + " \\\\"
 
+
+def report(groups: Sequence[Group]) -> Report:
+    """The table, also in LaTeX."""
+    rows = [row(COLUMNS, group) for group in groups]
+    return Report(text(groups), title(groups), rows, more={".tex": latex(groups)})
+
+
+main = study("a_table1", __doc__, ["a_table1.toml"], ("data", "problem", "cell", "method"), report)
 
 if __name__ == "__main__":
     main()

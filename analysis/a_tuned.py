@@ -9,15 +9,14 @@ set and cell (a row per step, a column per method, the best with *, one at an ed
 comparison, all in test accuracy; writes NAME.csv.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from shared import choosing, command, edges, files, wording
+from shared import choosing, command, edges, wording
 from shared.budgets import sent
+from shared.files import Report
 from shared.groups import Group, mean_sd, series, split
 from shared.reading import read
 from shared.study import accuracy, counts, last
@@ -36,20 +35,18 @@ Row = Mapping[str, Any]
 """A row of the CSV."""
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the tables; exit status 2 if a result is missing."""
-    flags = command.parser("a_tuned", __doc__, ["a_tuned.toml"]).parse_args(words)
-    with command.refusals("a_tuned"):
-        for path in flags.grid:
-            if not any(map(is_step, grid.read(path, flags.results, trust=True).axes)):
-                raise UserError(f"{path} has no axis of steps, only such of {', '.join(COMMON)} and seed")
-        axes = choosing.step_axes(flags, is_step)
-        groups = read("a_tuned", flags, (*COMMON, *axes), ("method",))
-        rows = rows_of(groups, axes)
-        print(tables(rows))
-        files.write_csv(flags.out, rows)
-        print(f"\n{told(groups, axes)}")
+def report(flags: Any) -> Report:
+    """All steps, and the methods at their best."""
+    for path in flags.grid:
+        if not any(map(is_step, grid.read(path, flags.results, trust=True).axes)):
+            raise UserError(f"{path} has no axis of steps, only such of {', '.join(COMMON)} and seed")
+    axes = choosing.step_axes(flags, is_step)
+    groups = read("a_tuned", flags, (*COMMON, *axes), ("method",))
+    rows = rows_of(groups, axes)
+    return Report(tables(rows), told(groups, axes), rows)
 
+
+main = command.script("a_tuned", __doc__, report, grids=["a_tuned.toml"])
 
 NOTES = {
     True: (
@@ -73,21 +70,22 @@ def is_step(axis: str) -> bool:
 # --- the choice
 
 
-def criterion(by_validation: bool) -> Callable[[records.Run], float]:
-    """The accuracy in % that a run is chosen by."""
-    if not by_validation:
-        return lambda run: 100 * float(series(run, "test_accuracy")[-1])
-    return lambda run: 100 * choosing.at_the_end(run, VALIDATION)
-
-
 def rows_of(groups: Sequence[Group], axes: Axes) -> list[dict[str, Any]]:
     """The rows of the CSV, in the groups' order."""
-    chosen_by = criterion(choosing.validated(groups, VALIDATION))
-    tried = choosing.choices(
-        groups, lambda g: f"{place_of(g)}\n{g.entry('method')}", lambda same: choosing.means(same, chosen_by), axes
-    )
+    chosen_by = choosing.by(at_the_end if choosing.validated(groups, VALIDATION) else last_accuracy)
+    tried = choosing.choices(groups, choosing.place(*COMMON), chosen_by, axes)
     sensors = sorted({name for g in groups for run in g.runs for name in run.rounds if name.startswith(SENSOR)})
     return [row(choice, axes) | seen(choice.group, sensors) for choice in tried]
+
+
+def at_the_end(run: records.Run) -> float:
+    """The accuracy in % on the validation part, mean of the last evaluations."""
+    return 100 * choosing.at_the_end(run, VALIDATION)
+
+
+def last_accuracy(run: records.Run) -> float:
+    """The last test accuracy in %."""
+    return 100 * float(series(run, "test_accuracy")[-1])
 
 
 def seen(group: Group, sensors: Sequence[str]) -> dict[str, float]:
@@ -118,11 +116,6 @@ def directions(group: Group) -> float:
     return mean_sd(np.array([run.attrs.get("directions_per_parameter", math.nan) for run in group.runs]))[0]
 
 
-def place_of(group: Group) -> str:
-    """Data set and cell."""
-    return f"{wording.data_of(group)} {group.entry('cell')}"
-
-
 # --- tables
 
 
@@ -142,21 +135,15 @@ def tables(rows: Sequence[Row]) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """Table of one place: a row per step, a column per method."""
-    methods = list(dict.fromkeys(r["method"] for r in rows))
-    lines = []
-    for step, block in split(rows, lambda r: str(r["step"])).items():
-        words = {r["method"]: f"{percent(r)}{edges.star(r):<3}" for r in block}
-        lines.append([step, *(words.get(method, "-") for method in methods)])
-    return wording.aligned(["step", *map(wording.method_name, methods)], lines)
+    cells = ((r["step"], wording.method_name(r["method"]), f"{percent(r)}{edges.star(r):<3}") for r in rows)
+    return wording.crossed("step", cells)
 
 
 def comparison(rows: Sequence[Row]) -> str:
     """Table with methods below each other, places side by side: the best accuracy and its step."""
-    places = split(rows, where)
-    best = {(where(r), r["method"]): f"{percent(r)} ({r['step']})" for r in rows if r["best"]}
-    methods = dict.fromkeys(r["method"] for r in rows)
-    lines = [[wording.method_name(m), *(best.get((place, m), "-") for place in places)] for m in methods]
-    return wording.aligned(["method", *places], lines)
+    best = [r for r in rows if r["best"]]
+    cells = ((wording.method_name(r["method"]), where(r), f"{percent(r)} ({r['step']})") for r in best)
+    return wording.crossed("method", cells)
 
 
 def where(row: Row) -> str:
@@ -172,7 +159,7 @@ def percent(row: Row) -> str:
 def told(groups: Sequence[Group], axes: Axes) -> str:
     """The caption, without what the steps change."""
     note = NOTES[choosing.validated(groups, VALIDATION)]
-    return wording.paragraph(f"{note} {wording.caption(groups, (*axes, 'gamma', 'gamma_local'))}.")
+    return f"{note} {wording.caption(groups, (*axes, 'gamma', 'gamma_local'))}."
 
 
 if __name__ == "__main__":

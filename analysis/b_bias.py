@@ -8,14 +8,12 @@ two averagings lead to the mean of the clients' minimisers, which is not y(x). T
 grow with r; FedAC's are its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
-from shared import command, figures, files, wording
+from shared import command, figures, wording
+from shared.files import Report
 from shared.groups import Array
 
 from zofl_mpi.engine.setting import Setting
@@ -36,9 +34,7 @@ SOLVERS: dict[str, dict[str, Any]] = {
 N, M, H, GAMMA, ETA = 8, 5, 5, 0.01, 0.01
 
 
-@final
-@dataclass(frozen=True)
-class Course:
+class Course(NamedTuple):
     """What a run of Algorithm 2 reached.
 
     Attributes:
@@ -54,15 +50,14 @@ class Course:
     residual: float
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print the table, write it and the figure."""
-    made = command.parser("b_bias", __doc__)
-    made.add_argument("--rounds", type=int, default=100, help="of the upper level (default 100)")
-    made.add_argument("--seeds", type=int, nargs="+", default=[1, 2], help="of problem and run (default 1 2)")
-    flags = made.parse_args(words)
-    with command.refusals("b_bias"):
-        courses = {name: [run(solver, flags.rounds, s) for s in flags.seeds] for name, solver in SOLVERS.items()}
-        files.publish(flags.out, text(courses), about(flags.rounds, flags.seeds), rows(courses), draw(courses))
+def report(flags: Any) -> Report:
+    """The table and the figure."""
+    courses = {name: [run(solver, flags.rounds, s) for s in flags.seeds] for name, solver in SOLVERS.items()}
+    return Report(text(courses), about(flags.rounds, flags.seeds), rows(courses), draw(courses))
+
+
+FLAGS = {"--rounds": command.flag(100, "of the upper level"), "--seeds": command.flag([1, 2], "of problem and run")}
+main = command.script("b_bias", __doc__, report, FLAGS)
 
 
 def run(solver: Mapping[str, Any], rounds: int, seed: int) -> Course:
@@ -115,7 +110,7 @@ def text(courses: Courses) -> str:
     """The table."""
     header = ("lower solver", "|y - y(x)|/|y(x)|", "|grad_y h|", "|x - x*|/|x0 - x*|", "(F - F*)/(F0 - F*)")
     body = [[row["solver"], *(f"{value:.2e}" for value in list(row.values())[1:5])] for row in rows(courses)]
-    return wording.aligned(header, body)
+    return wording.text_table(header, body)
 
 
 def about(rounds: int, seeds: Sequence[int]) -> str:

@@ -7,15 +7,14 @@ How many rounds a run takes is decided before it starts: by K, m and the schedul
 of them, chosen at equal distances in log r). The circles are real runs, whose messages were counted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
-from shared import command, figures, files, wording
+from shared import command, figures, wording
+from shared.files import Report
 from shared.groups import Array
 
 from zofl_mpi.engine.setting import Setting
@@ -59,9 +58,7 @@ class Curvature:
         return 0.5, 2.0
 
 
-@final
-@dataclass(frozen=True)
-class Count:
+class Count(NamedTuple):
     """Communication rounds of a run.
 
     Attributes:
@@ -83,19 +80,17 @@ class Count:
         return self.upper + self.lower
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print the table of exponents, write it, the counts and the figure."""
-    made = command.parser("b_complexity", __doc__)
-    flags = made.parse_args(words)
-    with command.refusals("b_complexity"):
-        against_K = {name: [count(name, K, CLIENTS) for K in (*SHORT, *LONG)] for name in METHODS}
-        against_m = {name: [count(name, LONG[-1], m) for m in CUBES] for name in METHODS}
-        runs = [measured(name, K, m) for name in METHODS for K, m in RUNS]
-        told = f"{text(against_K, against_m)}\n\n{checked(runs)}"
-        every = [c for counts in (*against_K.values(), *against_m.values(), runs) for c in counts]
-        rows = [row(c) for c in every]
-        files.publish(flags.out, told, rows=rows, figure=draw(against_K, against_m, runs))
+def report(flags: Any) -> Report:
+    """The exponents, the counts and the figure."""
+    against_K = {name: [count(name, K, CLIENTS) for K in (*SHORT, *LONG)] for name in METHODS}
+    against_m = {name: [count(name, LONG[-1], m) for m in CUBES] for name in METHODS}
+    runs = [measured(name, K, m) for name in METHODS for K, m in RUNS]
+    rows = [row(c) for counts in (*against_K.values(), *against_m.values(), runs) for c in counts]
+    text_ = f"{text(against_K, against_m)}\n\n{checked(runs)}"
+    return Report(text_, rows=rows, figure=draw(against_K, against_m, runs))
 
+
+main = command.script("b_complexity", __doc__, report)
 
 # --- counting
 
@@ -178,7 +173,7 @@ def text(against_K: Counts, against_m: Counts) -> str:
         ]
         for name, (_, K, m) in METHODS.items()
     ]
-    return f"{wording.aligned(header, body)}\n\n" + wording.paragraph(
+    return f"{wording.text_table(header, body)}\n\n" + wording.paragraph(
         f"Exponents of K at m = {CLIENTS} and of m at K = 2^{LONG[-1].bit_length() - 1}, least squares in logarithms; "
         "upper and lower rounds together; kappa = 4."
     )

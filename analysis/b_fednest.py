@@ -12,8 +12,6 @@ methods at their best, and what each spends until it is where the worse of the t
 NAME.pdf and NAME.png: the measure against bytes and evaluations.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,12 +20,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.ticker import NullFormatter
-from shared import choosing, command, edges, figures, files, wording
+from shared import choosing, edges, figures, wording
 from shared.budgets import sent
 from shared.choosing import Choice
+from shared.files import Report
 from shared.groups import Array, Group, entries, series, split
-from shared.reading import read
-from shared.study import counts, spread
+from shared.study import counts, spread, study
 
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Saddle
@@ -54,16 +52,15 @@ TITLES = {
 Row = Mapping[str, Any]
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the tables, draw the figure; exit status 2 if a result is missing."""
-    flags = command.parser("b_fednest", __doc__, ["b_fednest.toml"]).parse_args(words)
-    with command.refusals("b_fednest"):
-        groups = read("b_fednest", flags, AXES, AXES)
-        tried = choices(groups)
-        best = [choice.group for choice in tried if choice.best]
-        rows = [row(choice, best) for choice in tried]
-        files.publish(flags.out, tables(rows), note(groups), rows, draw(best))
+def report(groups: Sequence[Group]) -> Report:
+    """The tables and the figure."""
+    tried = choices(groups)
+    best = [choice.group for choice in tried if choice.best]
+    rows = [row(choice, best) for choice in tried]
+    return Report(tables(rows), note(groups), rows, draw(best))
 
+
+main = study("b_fednest", __doc__, ["b_fednest.toml"], AXES, report, needed=AXES)
 
 # --- what is measured
 
@@ -140,12 +137,8 @@ def choices(groups: Sequence[Group]) -> list[Choice]:
     def values(same: Sequence[Group]) -> list[float]:
         return choosing.means([for_choice(g) for g in same], criterion)
 
-    return choosing.choices(groups, what_of, values, lambda same: {"step": entries(same, "step")}, lowest=True)
-
-
-def what_of(group: Group) -> str:
-    """Problem and method."""
-    return f"{group.entry('problem')}\n{group.entry('method')}"
+    steps = choosing.place("problem", "method")
+    return choosing.choices(groups, steps, values, lambda same: {"step": entries(same, "step")}, lowest=True)
 
 
 # --- tables
@@ -193,23 +186,33 @@ def reached(group: Group, rivals: Sequence[Group]) -> int | None:
     return int(at[np.flatnonzero(values.mean(axis=0) <= worst)[0]])
 
 
-HEADER = ("problem", "method", "step", "first", "last", "sd", "|x - x*|", "KiB", "10^6 evaluations", "by seed")
-UNTIL = ("problem", "method", "rounds", "KiB", "10^6 evaluations")
-
-
 def tables(rows: Sequence[Row]) -> str:
     """All steps, the methods at their best, and what they spend until the worse one's end."""
     best = [r for r in rows if r["best"]]
-    tried = [[*names(r), r["step"] + edges.star(r), *wording.digits(r["chosen_by"])] for r in rows]
-    lines = [[*names(r), r["step"], *numbers(r), r["by_seed"]] for r in best]
-    until = [[*names(r), *spent(r)] for r in best if not math.isnan(r["reached_in_round"])]
     ends = [", ".join([*reversed(names(r)), r["step"]]) for r in best if r["at_edge"]]
+    both: dict[str, wording.Cell] = {"problem": "problem", "method": lambda r: names(r)[1]}
+    tried = both | {"step": lambda r: r["step"] + edges.star(r), "chosen by": wording.four("chosen_by")}
+    reached = both | {
+        "step": "step",
+        "first": wording.four("first_mean"),
+        "last": wording.four("measure_mean"),
+        "sd": wording.four("measure_sd"),
+        "|x - x*|": wording.four("distance_mean"),
+        "KiB": wording.four("bytes", 2**10),
+        "10^6 evaluations": wording.four("evaluations", 1e6),
+        "by seed": "by_seed",
+    }
+    until = both | {
+        "rounds": wording.numbers(".0f", "reached_in_round"),
+        "KiB": wording.four("bytes_until", 2**10),
+        "10^6 evaluations": wording.four("evaluations_until", 1e6),
+    }
+    told = [r for r in best if not math.isnan(r["reached_in_round"])]
     return "\n\n".join(
         [
-            f"All steps by what they are chosen by, * the best\n"
-            f"{wording.aligned(('problem', 'method', 'step', 'chosen by'), tried, left=3)}",
-            f"Each method with its best step\n{wording.aligned(HEADER, lines, left=3)}",
-            f"Until the mean is where the worse of the two ends\n{wording.aligned(UNTIL, until, left=2)}",
+            f"All steps by what they are chosen by, * the best\n{wording.table(rows, tried, left=3)}",
+            f"Each method with its best step\n{wording.table(best, reached, left=3)}",
+            f"Until the mean is where the worse of the two ends\n{wording.table(told, until, left=2)}",
             edges.told(ends),
         ]
     )
@@ -218,18 +221,6 @@ def tables(rows: Sequence[Row]) -> str:
 def names(row: Row) -> list[str]:
     """A row's problem and method."""
     return [row["problem"], NAMES.get(row["method"], row["method"])]
-
-
-def numbers(row: Row) -> list[str]:
-    """The cells of a row on screen."""
-    keys = ("first_mean", "measure_mean", "measure_sd", "distance_mean")
-    return wording.digits(*(row[key] for key in keys), row["bytes"] / 2**10, row["evaluations"] / 1e6)
-
-
-def spent(row: Row) -> list[str]:
-    """What a method spends until the worse one's end."""
-    told = wording.digits(row["bytes_until"] / 2**10, row["evaluations_until"] / 1e6)
-    return [f"{row['reached_in_round']:.0f}", *told]
 
 
 def note(groups: Sequence[Group]) -> str:

@@ -9,8 +9,6 @@ losses after the first and the last round, and the first evaluated round in whic
 what the slowest line of the same panel ends with: how many times faster the others are, in rounds and in local steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Sequence
@@ -18,9 +16,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
-from shared import command, figures, files, wording
+from shared import command, figures, wording
+from shared.files import Report
 from shared.groups import Group, entries, mean_sd, split
 from shared.reading import read
+from shared.study import counts
 
 COLUMNS = {
     "objective": "mean loss + ridge",
@@ -33,29 +33,23 @@ NAMES = {"eta": "η", "gamma": "γ"}
 READINGS = {"mean": "mean, γ = 1e-5", "sum": "sum, γ = 1e-5", "sum-12600": "sum, γ = 1e-5 / 12,600"}
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table, draw the figure; exit status 2 if a result is missing."""
-    flags = parser().parse_args(words)
-    with command.refusals("b_fig1"):
-        known = ("data", flags.rows, flags.lines)
-        groups = read("b_fig1", flags, known, (flags.rows, flags.lines))
-        rows = [row(g, groups, flags) for g in groups]
-        told = [[shown(value) for value in r.values()] for r in rows]
-        print(f"{wording.aligned([key.replace('_', ' ') for key in rows[0]], told, left=3)}\n")
-        caption = wording.caption(groups, ("data", flags.rows, flags.lines))
-        print(f"{wording.paragraph(f'{COLUMNS[flags.column]}; {caption}.')}\n")
-        files.write_csv(flags.out, rows)
-        files.keep(draw(groups, flags), flags.out)
+def report(flags: Any) -> Report:
+    """The table and the figure."""
+    groups = read("b_fig1", flags, ("data", flags.rows, flags.lines), (flags.rows, flags.lines))
+    rows = [row(g, groups, flags) for g in groups]
+    told = [[shown(value) for value in r.values()] for r in rows]
+    text = wording.text_table([key.replace("_", " ") for key in rows[0]], told, left=3)
+    caption = wording.caption(groups, ("data", flags.rows, flags.lines))
+    return Report(text, f"{COLUMNS[flags.column]}; {caption}.", rows, draw(groups, flags))
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of the script's flags."""
-    made = command.parser("b_fig1", __doc__, ["b_fig1.toml"])
-    made.add_argument("--rows", default="eta", help="axis of the grid: a panel for each of its entries (default eta)")
-    made.add_argument("--lines", default="H", help="axis of the grid: a line for each of its entries (default H)")
-    made.add_argument("--column", choices=COLUMNS, default="objective", help="what is drawn (default objective)")
-    made.add_argument("--log", action="store_true", help="a logarithmic vertical axis")
-    return made
+FLAGS = {
+    "--rows": command.flag("eta", "axis of the grid: a panel for each of its entries"),
+    "--lines": command.flag("H", "axis of the grid: a line for each of its entries"),
+    "--column": command.flag("objective", "what is drawn", choices=COLUMNS),
+    "--log": command.flag(False, "a logarithmic vertical axis"),
+}
+main = command.script("b_fig1", __doc__, report, FLAGS, ["b_fig1.toml"])
 
 
 def name(axis: str, group: Group) -> str:
@@ -81,9 +75,7 @@ def row(group: Group, groups: Sequence[Group], flags: argparse.Namespace) -> dic
         "last_sd": mean_sd(group.last(flags.column))[1],
         "reached_in_round": reached,
         "in_local_steps": reached * float(group.config["H"]),
-        "rounds": group.rounds,
-        "seeds": len(group.runs),
-        "seeds_planned": group.planned,
+        **counts(group),
     }
 
 

@@ -10,16 +10,15 @@ In fair classification seeds differ in their starts as well, by more than the me
 there, in place of the band, and the table counts those that end below the first line's run of the same seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
-from shared import command, figures, files, wording
+from shared import figures, wording
+from shared.files import Report
 from shared.groups import Array, Group, entries, series, split
-from shared.reading import read
+from shared.study import study
 
 from zofl_mpi.report.groups import half_width
 
@@ -35,12 +34,12 @@ WORST = ("test_worst_class_loss", "worst class's test loss", "fairness")
 GOALS = {"fair": "classes weighted by $y$", "mean": "classes' mean loss"}
 
 
-def main(words: list[str] | None = None) -> None:
-    """Draw the figure; print and write its last numbers; exit status 2 if a result is missing."""
-    flags = command.parser("b_fig2", __doc__, ["b_fig2.toml", "b_fig2_minimax.toml"]).parse_args(words)
-    with command.refusals("b_fig2"):
-        groups = read("b_fig2", flags, ("H", "goal"), ("H",))
-        files.publish(flags.out, f"{text(groups)}\n\n{captions(groups)}", figure=draw(groups))
+def report(groups: Sequence[Group]) -> Report:
+    """The last numbers and the figure."""
+    return Report(f"{text(groups)}\n\n{captions(groups)}", figure=draw(groups))
+
+
+main = study("b_fig2", __doc__, ["b_fig2.toml", "b_fig2_minimax.toml"], ("H", "goal"), report, needed=("H",))
 
 
 def problem_of(group: Group) -> str:
@@ -83,7 +82,7 @@ def text(groups: Sequence[Group]) -> str:
         told = [*ends(group.curve(WORST[0])[1]), below(group, control[0], WORST[0]), "-"]
         body.append(["fair", WORST[0], name, *told])
     header = ("problem", "column", "line", "first", "last", "±", "seeds", "below the first", "rounds to its end")
-    return wording.aligned(header, body, left=3)
+    return wording.text_table(header, body, left=3)
 
 
 def ends(values: Array) -> list[str]:

@@ -11,23 +11,19 @@ and NAME.pdf and NAME.png: the nonsmooth objective, test accuracy, and evaluatio
 where a gradient counts as 2 (two products with the inputs, not one).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from shared import choosing, command, edges, files, totals, wording
+from shared import choosing, edges, totals, wording
 from shared.budgets import sent
 from shared.choosing import Choice
+from shared.files import Report
 from shared.groups import Array, Group, entries, mean_sd, series, split
-from shared.reading import read
-from shared.study import counts, last, spread
+from shared.study import counts, last, spread, study
 from shared.totals import Quantity
 
-from zofl_mpi.run import records
 from zofl_mpi.run.grid.tune import LAST_EVALUATIONS
 
 AXES = ("data", "rectifier", "method", "step")
@@ -44,16 +40,14 @@ NAMES = {
 """How they are spelled, in the order of their looks."""
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the tables, draw the figure; exit status 2 if a result is missing."""
-    flags = command.parser("b_methods", __doc__, ["b_methods.toml"]).parse_args(words)
-    with command.refusals("b_methods"):
-        groups = read("b_methods", flags, AXES, ("method", "step"))
-        tried = choices(groups)
-        rows = [row(choice) for choice in tried]
-        print(f"{tables(rows)}\n\n{wording.paragraph(f'{note(groups)} {wording.caption(groups, LEFT_OUT)}.')}\n")
-        files.write_csv(flags.out, rows)
-        files.keep(draw([row for row in rows if row["best"]]), flags.out)
+def report(groups: Sequence[Group]) -> Report:
+    """The tables and the figure."""
+    rows = [row(choice) for choice in choices(groups)]
+    note = f"{MEASURED} {CHOSEN[choosing.validated(groups, VALIDATION)]} {wording.caption(groups, LEFT_OUT)}."
+    return Report(tables(rows), note, rows, draw([row for row in rows if row["best"]]))
+
+
+main = study("b_methods", __doc__, ["b_methods.toml"], AXES, report, needed=("method", "step"))
 
 
 MEASURED = (
@@ -73,11 +67,6 @@ CHOSEN = {
 """How the best step is chosen, with a validation part and without."""
 VALIDATION = "validation_loss"
 LEFT_OUT = ("gamma", "gamma_local", "schedule", "server_batch", "mu", "split")
-
-
-def note(groups: Sequence[Group]) -> str:
-    """What is measured, and how the best step is chosen."""
-    return f"{MEASURED} {CHOSEN[choosing.validated(groups, VALIDATION)]}"
 
 
 # --- what is measured
@@ -109,28 +98,15 @@ def choices(groups: Sequence[Group]) -> list[Choice]:
     by_validation = choosing.validated(groups, VALIDATION)
 
     def values(same: Sequence[Group]) -> list[float]:
-        column = VALIDATION if by_validation else nonsmooth(same[0])
-        return choosing.means(same, partial(criterion, column))
+        if by_validation:
+            return choosing.means(same, lambda run: choosing.at_the_end(run, VALIDATION))
+        return choosing.means(same, lambda run: float(series(run, nonsmooth(same[0]))[-1]))
 
-    return choosing.choices(groups, what_of, values, lambda same: {"step": entries(same, "step")}, lowest=True)
-
-
-def criterion(column: str, run: records.Run) -> float:
-    """What a run is chosen by."""
-    return choosing.at_the_end(run, column) if column == VALIDATION else float(series(run, column)[-1])
-
-
-def what_of(group: Group) -> str:
-    """Data set, sharpness and method."""
-    return "\n".join(map(group.entry, ("data", "rectifier", "method")))
+    whose = choosing.place("data", "rectifier", "method")
+    return choosing.choices(groups, whose, values, lambda same: {"step": entries(same, "step")}, lowest=True)
 
 
 # --- tables
-
-HEADER = (
-    *("data", "method", "sharpness", "step", "nonsmooth", "sd", "smooth, test", "nonsmooth, test"),
-    *("accuracy (%)", "MiB", "10^6 evaluations", "seeds"),
-)
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -145,24 +121,21 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def text(rows: Sequence[Mapping[str, Any]], stars: bool = False) -> str:
     """Table with a row per group; `stars`: the best ones are marked."""
-    return wording.aligned(HEADER, [words_of(told, stars) for told in rows], left=4)
-
-
-def words_of(told: Mapping[str, Any], stars: bool) -> list[str]:
-    """The cells of a row on screen."""
-    numbers = [told[key] for key in ("nonsmooth_mean", "nonsmooth_sd", "smooth_test_mean", "nonsmooth_test_mean")]
-    star = edges.star(told) if stars else ""
-    some = told["seeds"] != told["seeds_planned"]
-    return [
-        told["data"],
-        NAMES.get(told["method"], told["method"]),
-        told["rectifier"],
-        told["step"] + star,
-        *wording.digits(*numbers),
-        wording.plain(told["accuracy_mean_percent"]),
-        *wording.digits(told["bytes"] / 2**20, told["evaluations"] / 1e6),
-        f"{told['seeds']} of {told['seeds_planned']}" if some else str(told["seeds"]),
-    ]
+    columns: dict[str, wording.Cell] = {
+        "data": "data",
+        "method": lambda r: NAMES.get(r["method"], r["method"]),
+        "sharpness": "rectifier",
+        "step": lambda r: r["step"] + edges.star(r) * stars,
+        "nonsmooth": wording.four("nonsmooth_mean"),
+        "sd": wording.four("nonsmooth_sd"),
+        "smooth, test": wording.four("smooth_test_mean"),
+        "nonsmooth, test": wording.four("nonsmooth_test_mean"),
+        "accuracy (%)": wording.numbers(".2f", "accuracy_mean_percent"),
+        "MiB": wording.four("bytes", 2**20),
+        "10^6 evaluations": wording.four("evaluations", 1e6),
+        "seeds": lambda r: f"{r['seeds']} of {r['seeds_planned']}" if wording.seeds_of(r) else r["seeds"],
+    }
+    return wording.table(rows, columns, left=4)
 
 
 def kind_of(told: Mapping[str, Any]) -> str:

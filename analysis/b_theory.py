@@ -9,16 +9,15 @@ local iterations K, with the theorem's gamma = sqrt(m/K) and H. Right: the same 
 at equal m K. Everything runs in this process; no results are needed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, final
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from shared import command, figures, files, wording
+from shared import command, figures, wording
+from shared.files import Report
 from shared.groups import Array
 
 from zofl_mpi.engine.setting import Setting
@@ -36,9 +35,7 @@ NOISE = 0.5  # standard deviation of a sample's gradient in the runs with client
 M = 4
 
 
-@final
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """Points that a power law may go through.
 
     Attributes:
@@ -56,22 +53,22 @@ class Line:
         return float(np.polyfit(np.log(self.x), np.log(self.y), 1)[0])
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print the slopes; write them, the points and the figure."""
-    made = command.parser("b_theory", __doc__)
-    made.add_argument("--seeds", type=int, default=32, help="runs that are averaged (default 32)")
-    powers = [8, 9, 10, 11, 12, 13]
-    made.add_argument("--powers", type=int, nargs="+", default=powers, help="log2 of K (default 8 9 10 11 12 13)")
-    made.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="m (default 1 2 4 8 16)")
-    flags = made.parse_args(words)
-    with command.refusals("b_theory"):
-        panels = {
-            "eta": smoothing(ETAS),
-            "K": iterations([2**p for p in flags.powers], flags.seeds),
-            "m": speed_up(flags.clients, 2 ** (flags.powers[-1] - 2), flags.seeds),
-        }
-        files.publish(flags.out, text(panels), about(flags.seeds), rows(panels), draw(panels))
+def report(flags: Any) -> Report:
+    """The slopes, the points and the figure."""
+    panels = {
+        "eta": smoothing(ETAS),
+        "K": iterations([2**p for p in flags.powers], flags.seeds),
+        "m": speed_up(flags.clients, 2 ** (flags.powers[-1] - 2), flags.seeds),
+    }
+    return Report(text(panels), about(flags.seeds), rows(panels), draw(panels))
 
+
+FLAGS = {
+    "--seeds": command.flag(32, "runs that are averaged"),
+    "--powers": command.flag([8, 9, 10, 11, 12, 13], "log2 of K"),
+    "--clients": command.flag([1, 2, 4, 8, 16], "m"),
+}
+main = command.script("b_theory", __doc__, report, FLAGS)
 
 # --- the smoothing radius
 
@@ -135,9 +132,7 @@ def penalty_error(eta: float) -> float:
 # --- the rate
 
 
-@final
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """m clients' losses at many points at once, and the truth.
 
     Attributes:
@@ -289,7 +284,7 @@ def text(panels: Panels) -> str:
     ]
     largest = max(kink(eta)[0] / kink(eta)[1] for eta in ETAS)
     header = ("against", "what", "slope", "theory", "first", "last")
-    return f"{wording.aligned(header, body, left=2)}\n\nLargest (f^eta - f)/(eta L_0), at most 1: {largest:.3f}."
+    return f"{wording.text_table(header, body, left=2)}\n\nLargest (f^eta - f)/(eta L_0), at most 1: {largest:.3f}."
 
 
 def about(seeds: int) -> str:

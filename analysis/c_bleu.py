@@ -10,15 +10,14 @@ one pipeline are comparable, and neither is [C]'s or LoRA's number, which are co
 Prints BLEU of each result and the samples, to be read by a person; writes NAME.txt and NAME.csv.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple
 
 from export import model_of
-from shared import command, files, wording
+from shared import command, wording
+from shared.files import Report
 from shared.prompts import Prompt, prompts
 from shared.restore import OWN
 
@@ -35,9 +34,7 @@ NOTE = (
 )
 
 
-@final
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """What a model wrote.
 
     Attributes:
@@ -49,28 +46,29 @@ class Written:
     ended: int
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table and the samples; exit status 2 if a result cannot be used."""
-    made = command.parser("c_bleu", __doc__)
-    made.add_argument("result", type=Path, nargs="+", help="finished results of --problem split_lm")
-    made.add_argument("--contexts", type=int, default=50, help="of the part, the first ones; 0 for all (default: 50)")
-    made.add_argument("--samples", type=int, default=3, help="contexts whose texts are printed (default: 3)")
-    made.add_argument("--part", choices=("test", "validation"), default="test", help="(default: test)")
-    made.add_argument("--beams", type=int, default=10, help="(default: 10)")
-    made.add_argument("--data-dir", help="where the runs' data are, if elsewhere by now")
-    made.add_argument("--own", action="append", default=[], metavar="NAME", help=OWN)
-    flags = made.parse_args(words)
-    with command.refusals("c_bleu"):
-        for flag, least in (("contexts", 0), ("samples", 0), ("beams", 1)):
-            given = getattr(flags, flag)
-            demand(given >= least, flag, given, f"a whole number, at least {least}")
-        found = [(path, *scored(path, flags)) for path in flags.result]
-        rows = [row for _, row, _, _ in found]
-        if len({row["text"] for row in rows}) > 1:
-            raise UserError("the results have texts of both pipelines (--text), whose BLEU does not compare")
-        note = NOTE.format(beams=flags.beams, count=rows[0]["contexts"], part=flags.part)
-        told = f"{table(rows)}\n\n{wording.paragraph(note)}\n\n{samples(found, flags.samples)}"
-        files.publish(flags.out, told.rstrip(), rows=rows)
+def report(flags: Any) -> Report:
+    """BLEU of each result, and the samples."""
+    for flag, least in (("contexts", 0), ("samples", 0), ("beams", 1)):
+        given = getattr(flags, flag)
+        demand(given >= least, flag, given, f"a whole number, at least {least}")
+    found = [(path, *scored(path, flags)) for path in flags.result]
+    rows = [row for _, row, _, _ in found]
+    if len({row["text"] for row in rows}) > 1:
+        raise UserError("the results have texts of both pipelines (--text), whose BLEU does not compare")
+    note = NOTE.format(beams=flags.beams, count=rows[0]["contexts"], part=flags.part)
+    return Report(f"{table(rows)}\n\n{wording.paragraph(note)}\n\n{samples(found, flags.samples)}".rstrip(), rows=rows)
+
+
+FLAGS = {
+    "result": {"type": Path, "nargs": "+", "help": "finished results of --problem split_lm"},
+    "--contexts": command.flag(50, "of the part, the first ones; 0 for all"),
+    "--samples": command.flag(3, "contexts whose texts are printed"),
+    "--part": command.flag("test", "of the texts", choices=("test", "validation")),
+    "--beams": command.flag(10, "of the search"),
+    "--data-dir": {"help": "where the runs' data are, if elsewhere by now"},
+    "--own": OWN,
+}
+main = command.script("c_bleu", __doc__, report, FLAGS)
 
 
 def scored(path: Path, flags: Any) -> tuple[dict[str, Any], list[Prompt], Written]:
@@ -164,7 +162,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         [r["result"], f"{r['bleu']:.1f}", f"{r['words']:.1f}", f"{100 * r['ended']:.0f}", str(r["contexts"]), r["text"]]
         for r in rows
     ]
-    return wording.aligned(header, cells)
+    return wording.text_table(header, cells)
 
 
 def samples(found: Sequence[tuple[Path, dict[str, Any], list[Prompt], Written]], most: int) -> str:

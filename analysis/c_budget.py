@@ -7,8 +7,6 @@ backward pass as two forward passes. A frozen client's directions are in the aux
 many. Prints the totals; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png, a row of panels per setting.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any

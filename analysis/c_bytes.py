@@ -7,17 +7,15 @@ is drawn. Bytes are those up of all clients, labels too. Writes NAME.txt, NAME.c
 and NAME.png.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from shared import choosing, command, figures, files, wording
+from shared import choosing, figures, wording
+from shared.files import Report
 from shared.groups import Array, Group, mean_sd
-from shared.reading import read
-from shared.study import accuracy
+from shared.study import accuracy, study
 
 from zofl_mpi.run import records
 
@@ -44,25 +42,17 @@ NOTE = (
 )
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table, draw the figure; exit status 2 if a result is missing."""
-    flags = command.parser("c_bytes", __doc__, ["c_hiso.toml", "c_bytes.toml"]).parse_args(words)
-    with command.refusals("c_bytes"):
-        groups = sorted(read("c_bytes", flags, AXES, ("method",)), key=place)  # stable: steps stay in the grid's order
-        tried = choices(groups)
-        caption = wording.caption(groups, ("gamma", "gamma_local", "schedule_local", "lr_server"))
-        rows = [row(choice.group, choice.best) for choice in tried]
-        drawn = draw([choice.group for choice in tried if choice.best])
-        files.publish(flags.out, text(rows), f"{NOTE} {caption}.", rows, drawn)
+def report(groups: Sequence[Group]) -> Report:
+    """The table and the figure."""
+    at_the_end = choosing.by(lambda run: choosing.at_the_end(run, VALIDATION))
+    groups = sorted(groups, key=place)  # stable: steps stay in the grid's order
+    tried = choosing.choices(groups, choosing.place("method"), at_the_end, {})
+    caption = wording.caption(groups, ("gamma", "gamma_local", "schedule_local", "lr_server"))
+    rows = [row(choice.group, choice.best) for choice in tried]
+    return Report(text(rows), f"{NOTE} {caption}.", rows, draw([choice.group for choice in tried if choice.best]))
 
 
-def choices(groups: Sequence[Group]) -> list[choosing.Choice]:
-    """The choice of each group among the steps of its method."""
-
-    def values(same: Sequence[Group]) -> list[float]:
-        return choosing.means(same, lambda run: choosing.at_the_end(run, VALIDATION))
-
-    return choosing.choices(groups, lambda g: g.entry("method"), values, {})
+main = study("c_bytes", __doc__, ["c_hiso.toml", "c_bytes.toml"], AXES, report)
 
 
 def place(group: Group) -> int:
@@ -84,12 +74,6 @@ def bytes_up(run: records.Run) -> Array:
 def bytes_both(run: records.Run) -> Array:
     """(R,) bytes up and down of all clients in the rounds so far, labels too."""
     return np.asarray(bytes_up(run) + np.cumsum(run.clients["bytes_down"].sum((1, 2))), np.float64)
-
-
-def bytes_to(run: records.Run, sizes: Array, target: float) -> float:
-    """Of bytes so far (R,), those until the first evaluated round with a test accuracy of `target` in %; or nan."""
-    at = rounds_to(run, target)
-    return math.nan if math.isnan(at) else float(sizes[int(at) - 1])
 
 
 def rounds_to(run: records.Run, target: float, column: str = "test_accuracy") -> float:
@@ -119,8 +103,10 @@ def row(group: Group, is_best: bool) -> dict[str, Any]:
         found[f"rounds_to_{target}_mean"] = mean_sd(counted)[0]
         found[f"rounds_to_{target}_by_seed"] = " ".join("-" if math.isnan(r) else f"{r:.0f}" for r in counted)
     for word, sizes in (("up", bytes_up), ("both", bytes_both)):
-        until = np.array([bytes_to(run, sizes(run), TARGETS[-1]) for run in group.runs])
-        found[f"bytes_{word}_to_{TARGETS[-1]}"] = mean_sd(until)[0]
+        until = [
+            math.nan if math.isnan(at) else sizes(r)[int(at) - 1] for r, at in zip(group.runs, counted, strict=True)
+        ]
+        found[f"bytes_{word}_to_{TARGETS[-1]}"] = mean_sd(np.array(until))[0]
     of_1 = [rounds_to(run, TARGETS[-1], VALIDATION) for seed, run in group.seeds.items() if seed == 1]
     return {**found, "rounds_by_validation": of_1[0] if of_1 else math.nan}
 
@@ -137,7 +123,7 @@ def text(rows: Sequence[dict[str, Any]]) -> str:
         sent, up, both, at = wording.digits(*kib, told["rounds_by_validation"])
         best = " *" * told["best"]
         lines.append([NAMES[told["method"]], told["step"], reached + best, sent, *rounds, at, up, both])
-    return wording.aligned(header, lines, left=2)
+    return wording.text_table(header, lines, left=2)
 
 
 # --- figure

@@ -7,14 +7,13 @@ python analysis/c_decomfl_mnist.py [--grid jobs/c_decomfl_mnist.toml jobs/c_deco
 it got. Prints and writes NAME.txt and NAME.csv, a row per method and printed round.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shared import command, files, wording
+from shared import command, wording
+from shared.files import Report
 from shared.groups import series
 
 from zofl_mpi.errors import UserError
@@ -40,24 +39,26 @@ NOTE = (
 )
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table; exit status 2 if there is no result at all."""
-    made = command.parser("c_decomfl_mnist", __doc__)
-    jobs = command.ANALYSIS.parent / "jobs"
-    grids = [jobs / "c_decomfl_mnist.toml", jobs / "c_decomfl_fedavg.toml"]
-    made.add_argument("--grid", type=Path, nargs="+", default=grids, help="TOML files")
-    made.add_argument("--results", type=Path, nargs="+", help="their folders (default: the grids' own)")
-    flags = made.parse_args(words)
-    with command.refusals("c_decomfl_mnist"):
-        folders = flags.results or [None] * len(flags.grid)
-        if len(folders) != len(flags.grid):
-            raise UserError(f"--results: {len(folders)} folders for {len(flags.grid)} grids, must be one for each")
-        studies = [grid.read(path, folder, trust=True) for path, folder in zip(flags.grid, folders, strict=True)]
-        runs = [run for study in studies for run in reached(study)]
-        if not runs:
-            raise UserError("there is no result of these grids")
-        rows = [row(method, at, runs) for method, known in PRINTED.items() for at in known]
-        files.publish(flags.out, text(rows), NOTE, rows)
+def report(flags: Any) -> Report:
+    """The table, of all results that are there."""
+    folders = flags.results or [None] * len(flags.grid)
+    if len(folders) != len(flags.grid):
+        raise UserError(f"--results: {len(folders)} folders for {len(flags.grid)} grids, must be one for each")
+    studies = [grid.read(path, folder, trust=True) for path, folder in zip(flags.grid, folders, strict=True)]
+    runs = [run for study in studies for run in reached(study)]
+    if not runs:
+        raise UserError("there is no result of these grids")
+    rows = [row(method, at, runs) for method, known in PRINTED.items() for at in known]
+    return Report(text(rows), NOTE, rows)
+
+
+JOBS = command.ANALYSIS.parent / "jobs"
+GRIDS = [JOBS / "c_decomfl_mnist.toml", JOBS / "c_decomfl_fedavg.toml"]
+FLAGS = {
+    "--grid": {"type": Path, "nargs": "+", "default": GRIDS, "help": "TOML files"},
+    "--results": {"type": Path, "nargs": "+", "help": "their folders (default: the grids' own)"},
+}
+main = command.script("c_decomfl_mnist", __doc__, report, FLAGS)
 
 
 def reached(study: grid.Grid) -> list[records.Run]:
@@ -94,17 +95,20 @@ def row(method: str, at: int, runs: list[records.Run]) -> dict[str, Any]:
 
 def text(rows: list[dict[str, Any]]) -> str:
     """Table with a row per method and round."""
-    header = ("method", "rounds", "printed", "ours", "s a round", "seeds")
-    return wording.aligned(header, [[NAMES[r["method"]], f"{r['round']:,}", *told(r)] for r in rows])
 
+    def span(key: str, form: str, otherwise: str) -> wording.Cell:
+        keys = key.format("least"), key.format("largest")
+        return lambda r: " to ".join(f"{r[k]:{form}}" for k in keys) if r["seeds"] else otherwise
 
-def told(row: dict[str, Any]) -> list[str]:
-    """The cells of a row behind its round."""
-    printed = f"{row['printed_least_percent']:.1f} to {row['printed_largest_percent']:.1f}"
-    if not row["seeds"]:
-        return [printed, "not run", "-", "0"]
-    ours = f"{row['least_percent']:.1f} to {row['largest_percent']:.1f}"
-    return [printed, ours, f"{row['seconds_least']:.2f} to {row['seconds_largest']:.2f}", str(row["seeds"])]
+    columns: dict[str, wording.Cell] = {
+        "method": lambda r: NAMES[r["method"]],
+        "rounds": lambda r: f"{r['round']:,}",
+        "printed": lambda r: f"{r['printed_least_percent']:.1f} to {r['printed_largest_percent']:.1f}",
+        "ours": span("{}_percent", ".1f", "not run"),
+        "s a round": span("seconds_{}", ".2f", "-"),
+        "seeds": "seeds",
+    }
+    return wording.table(rows, columns)
 
 
 if __name__ == "__main__":

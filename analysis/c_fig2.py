@@ -8,8 +8,6 @@ controls decide what HERON's zeroth-order steps do: with a frozen client they tr
 final classifier does not have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -10,10 +10,8 @@ Prints the accuracies after the last round and HERON's less the control's (seed 
 writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,15 +54,10 @@ def panels_of(groups: Sequence[Group]) -> dict[str, list[Group]]:
         "m": [g for g in iid if value(g, "beta") == 1],
         "beta": [g for g in iid if value(g, "m") in some],
     }
-    made = {key: sorted(each, key=ordered(key)) for key, each in found.items() if each}
+    made = {key: sorted(each, key=lambda g: value(g, key)) for key, each in found.items() if each}
     if not made:
         raise UserError("there is no cell to draw")
     return made
-
-
-def ordered(key: str) -> Callable[[Group], float]:
-    """A key that sorts by a flag; sorting is stable, so that methods stay in the grid's order."""
-    return lambda group: value(group, key)
 
 
 def arranged(groups: Sequence[Group]) -> list[Group]:

@@ -8,10 +8,9 @@ nor n_p has an influence. Prints the accuracies after the last round, HERON's le
 mean and deviation) and the local loss of the last round; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,18 +65,23 @@ def panels_of(groups: Sequence[Group]) -> dict[str, list[Group]]:
     least = min(value(g, "n_p") for g in trained)
     base = {value(g, "mu") for g in trained if value(g, "n_p") > least}
     if len(base) > 1:
-        told = wording.listed(f"{mu:g}" for mu in sorted(base))
-        raise UserError(f"several n_p are there for mu = {told}: take one mu")
+        several = wording.listed(f"{mu:g}" for mu in sorted(base))
+        raise UserError(f"several n_p are there for mu = {several}: take one mu")
     found = {
         "mu": [g for g in trained if value(g, "n_p") == least],
         "n_p": [g for g in trained if value(g, "mu") in base],
     }
-    return {key: sorted(each, key=ordered(key)) for key, each in found.items() if each}
+    return {key: sorted(each, key=lambda g: value(g, key)) for key, each in found.items() if each}
 
 
-def ordered(key: str) -> Callable[[Group], float]:
-    """A key that sorts by a flag."""
-    return lambda group: value(group, key)
+def told(key: str, group: Group) -> str:
+    """A group's mu or n_p in words."""
+    return "frozen" if frozen(group) else f"{value(group, key):g}"
+
+
+def called(key: str, group: Group) -> str:
+    """A point's name: its size and value."""
+    return f"{size(group)}, {told(key, group)}"
 
 
 def flag(key: str) -> Column:
@@ -85,7 +89,7 @@ def flag(key: str) -> Column:
     return Column(
         lambda group, _: {key: math.nan if frozen(group) else value(group, key)},
         key,
-        lambda group, _: "frozen" if frozen(group) else f"{value(group, key):g}",
+        lambda group, _: told(key, group),
     )
 
 
@@ -110,15 +114,10 @@ def draw(groups: Sequence[Group]) -> Any:
         panel.set(xscale="log", xlabel=PANELS[key])
         figures.ticks(panel, (value(g, key) for g in found))
         title = wording.spelled(found[0].entry("data")) if key == "mu" else ""
-        titled(panel, title, [*found, *controls], called(key))
+        titled(panel, title, [*found, *controls], partial(called, key))
     panels[0, 0].set_ylabel("test accuracy (%)")
     figures.legend(figure, panels, 2)
     return figure
-
-
-def called(key: str) -> Callable[[Group], str]:
-    """A point's name: its size and value."""
-    return lambda group: f"{size(group)}, {'frozen' if frozen(group) else f'{value(group, key):g}'}"
 
 
 def level(panel: Any, group: Group, k: int) -> None:

@@ -10,8 +10,6 @@ client decides what HERON's zeroth-order steps do: then they train adapters of t
 model does not have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ has no influence on the whole network. [C] tells one "final training loss". Prin
 seed by seed, less the control's; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -14,18 +14,17 @@ models x (probes x steps + trace-probes) Hessian products; one took 0.4 to 0.6 s
 client of width 8 in float32 on a shared core, four times as long in float64, where trace and norm differed by 1e-7.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
-from shared import command, figures, files, wording
+from shared import command, figures, wording
+from shared.files import Report
 from shared.groups import Array
 from shared.restore import OWN, setting_of, unfinished
 
@@ -46,9 +45,7 @@ ACROSS = 3
 """Panels side by side."""
 
 
-@final
-@dataclass(frozen=True)
-class Model:
+class Model(NamedTuple):
     """A local part and the run that it is of.
 
     Attributes:
@@ -67,9 +64,7 @@ class Model:
     buffers: Any
 
 
-@final
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """The spectrum of a model's Hessian.
 
     Attributes:
@@ -91,46 +86,34 @@ class Found:
         return effective_rank(self.trace, self.spectrum.norm)
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table, draw the figure; exit status 2 if a result does not fit."""
-    given = parser().parse_args(words)
-    with command.refusals("c_fig7"):
-        check(given)
-        models = [model for path in given.result for model in models_of(path, given)]
-        found = [look_at(model, given) for model in without_repetitions(models)]
-        command.tell("c_fig7", doubts(found))
-        files.publish(given.out, text(found), about(given), [row(f, given) for f in found], draw(found, given))
-        files.write_csv(given.out.with_name(given.out.name + "_density"), [r for f in found for r in points(f, given)])
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the script's flags."""
-    made = command.parser("c_fig7", __doc__)
-    made.add_argument("result", type=Path, nargs="+", help="finished results of zofl_mpi.heron_sfl")
-    made.add_argument("--samples", type=int, default=256, help="of the clients' data (default 256)")
-    made.add_argument("--steps", type=int, default=80, help="of each Lanczos run (default 80)")
-    made.add_argument("--probes", type=int, default=10, help="Lanczos runs that are averaged (default 10)")
-    made.add_argument("--trace-probes", type=int, default=100, help="of Hutchinson's trace (default 100)")
-    made.add_argument("--width", type=float, default=0.01, help="of an eigenvalue's normal, in |H|_2 (default 0.01)")
-    made.add_argument("--seed", type=int, default=1, help="of samples, starts and probes (default 1)")
-    made.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="of a product")
-    made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where products are computed")
-    made.add_argument("--data-dir", help="the folder with the data set's files")
-    made.add_argument("--own", action="append", default=[], metavar="NAME", help=OWN)
-    return made
-
-
-def check(given: argparse.Namespace) -> None:
-    """Refuses what is out of range, before anything is read.
-
-    Raises:
-        UserError: a number that is.
-    """
+def report(given: Any) -> Report:
+    """The table, the density and the figure."""
     for name, least in (("samples", 1), ("steps", 1), ("probes", 1), ("trace_probes", 2)):
         demand(getattr(given, name) >= least, name, getattr(given, name), f"a whole number, at least {least}")
     demand(0 < given.width < math.inf, "width", given.width, "a share of the norm, above 0")
     Streams(given.seed)
+    models = [model for path in given.result for model in models_of(path, given)]
+    found = [look_at(model, given) for model in without_repetitions(models)]
+    command.tell("c_fig7", doubts(found))
+    density = [point for f in found for point in points(f, given)]
+    table = wording.text_table(HEADER, [words_of(f) for f in found])
+    return Report(table, about(given), [row(f, given) for f in found], draw(found, given), {"_density": density})
 
+
+FLAGS = {
+    "result": {"type": Path, "nargs": "+", "help": "finished results of zofl_mpi.heron_sfl"},
+    "--samples": command.flag(256, "of the clients' data"),
+    "--steps": command.flag(80, "of each Lanczos run"),
+    "--probes": command.flag(10, "Lanczos runs that are averaged"),
+    "--trace-probes": command.flag(100, "of Hutchinson's trace"),
+    "--width": command.flag(0.01, "of an eigenvalue's normal, in |H|_2"),
+    "--seed": command.flag(1, "of samples, starts and probes"),
+    "--dtype": command.flag("float32", "of a product", choices=("float32", "float64")),
+    "--device": command.flag("auto", "where products are computed", choices=("auto", "cpu", "cuda")),
+    "--data-dir": {"help": "the folder with the data set's files"},
+    "--own": OWN,
+}
+main = command.script("c_fig7", __doc__, report, FLAGS)
 
 # --- the models
 
@@ -152,7 +135,9 @@ def models_of(path: Path, given: argparse.Namespace) -> Iterator[Model]:
         raise UserError(f"{path} is of --method {method}, which does not train on the local loss; {known} do")
     if not run.final:
         raise UserError(unfinished(run))
-    setting, start = rebuilt(run, given)
+    precise = {"dtype": given.dtype, "data_dir": given.data_dir, "bf16": False}
+    setting, of = setting_of(run, FAMILY, given.device, given.own, **precise)
+    start = of.start()
     last = [torch.from_numpy(np.array(run.final[key])).to(start.theta) for key in ("theta", "buffers")]
     if not all(bool(torch.isfinite(value).all()) for value in last):
         raise UserError(f"{path}: its last model has diverged, it is not finite")
@@ -160,17 +145,6 @@ def models_of(path: Path, given: argparse.Namespace) -> Iterator[Model]:
     yield Model(first, run, 0, setting, start.theta, start.buffers)
     after = f"{NAMES.get(method, method)}, {run.length} round{'' if run.length == 1 else 's'}"
     yield Model(after, run, run.length, setting, *last)
-
-
-def rebuilt(run: records.Run, given: argparse.Namespace) -> tuple[Setting, Any]:
-    """The setting of a result, in this precision and on this device, and the state before its first round.
-
-    Raises:
-        UserError: its configuration is not understood, or data or network are others.
-    """
-    other = {"dtype": given.dtype, "data_dir": given.data_dir, "bf16": False}
-    setting, method = setting_of(run, FAMILY, given.device, given.own, **other)
-    return setting, method.start()
 
 
 def without_repetitions(models: Sequence[Model]) -> list[Model]:
@@ -268,11 +242,6 @@ def row(found: Found, given: argparse.Namespace) -> dict[str, Any]:
 
 
 HEADER = ("model", "n", "loss", "tr(H)", "|H|_2", "residual", "smallest", "largest", "tr(H)/|H|_2", "tr(H+)/|H|_2")
-
-
-def text(found: Sequence[Found]) -> str:
-    """The table."""
-    return wording.aligned(HEADER, [words_of(f) for f in found])
 
 
 def words_of(found: Found) -> list[str]:

@@ -7,8 +7,6 @@ unembedding one matrix; the methods here train two). Each way runs in a process 
 texts of 64 tokens. Takes minutes; prints the table; writes NAME.txt and NAME.csv.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -20,7 +18,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from shared import command, files, wording
+from shared import command, wording
+from shared.files import Report
 
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.setting import Setting
@@ -50,14 +49,14 @@ NOTE = (
 )
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table."""
-    made = command.parser("c_lm_memory", __doc__)
-    made.add_argument("--sizes", nargs="+", type=int, choices=SIZES, default=[10, 30, 124])
-    flags = made.parse_args(words)
-    with command.refusals("c_lm_memory"):
-        rows = [alone(way, size) for size in flags.sizes for way in WAYS]
-        files.publish(flags.out, table(rows), NOTE, rows)
+def report(flags: Any) -> Report:
+    """The table."""
+    rows = [alone(way, size) for size in flags.sizes for way in WAYS]
+    return Report(table(rows), NOTE, rows)
+
+
+FLAGS = {"--sizes": command.flag([10, 30, 124], "millions of parameters", choices=SIZES)}
+main = command.script("c_lm_memory", __doc__, report, FLAGS)
 
 
 def alone(way: str, size: int) -> dict[str, Any]:
@@ -84,7 +83,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         (row["size"], WAYS[row["way"]], *(f"{row[n] / 1e6:.0f}" if row[n] else "" for n in names), row["ratio"] or "")
         for row in rows
     ]
-    return wording.aligned(header, [tuple(map(str, row)) for row in told], left=2)
+    return wording.text_table(header, [tuple(map(str, row)) for row in told], left=2)
 
 
 # --- in a process of its own

@@ -8,15 +8,14 @@ seeds; the test part is not looked at. Prints a row per method and step, the bes
 with *!; writes NAME.txt and NAME.csv.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from shared import command, edges, files, wording
-from shared.choosing import Choice, choices, step, step_axes
+from shared import command, edges, wording
+from shared.choosing import Choice, choices, place, step, step_axes
+from shared.files import Report
 from shared.groups import Group
 from shared.heron import name
 from shared.language import LOSS, caption, start
@@ -31,18 +30,17 @@ NOTE = (
 )
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table; exit status 2 if a result is missing."""
-    flags = command.parser("c_lm_tuned", __doc__, ["c_lm_tuned.toml"]).parse_args(words)
-    with command.refusals("c_lm_tuned"):
-        axes = step_axes(flags, STEPS.__contains__)
-        groups = read("c_lm_tuned", flags, AXES, ("method",))
-        tried = choices(
-            groups, lambda g: " ".join(called(g)[:2]), lambda same: list(map(loss, same)), axes, lowest=True
-        )
-        at_edge = ["{}, {} ({})".format(*called(c.group)) for c in tried if c.at_edge]
-        note = f"{NOTE} {caption(groups, ('lr_client', 'lr_server', 'mu'))}."
-        files.publish(flags.out, f"{table(tried)}\n\n{edges.told(at_edge)}", note, list(map(row, tried)))
+def report(flags: Any) -> Report:
+    """All steps, the best of each method marked."""
+    axes = step_axes(flags, STEPS.__contains__)
+    groups = read("c_lm_tuned", flags, AXES, ("method",))
+    tried = choices(groups, place("start", "method"), lambda same: list(map(loss, same)), axes, lowest=True)
+    at_edge = ["{}, {} ({})".format(*called(c.group)) for c in tried if c.at_edge]
+    note = f"{NOTE} {caption(groups, ('lr_client', 'lr_server', 'mu'))}."
+    return Report(f"{table(tried)}\n\n{edges.told(at_edge)}", note, list(map(row, tried)))
+
+
+main = command.script("c_lm_tuned", __doc__, report, grids=["c_lm_tuned.toml"])
 
 
 def row(choice: Choice) -> dict[str, Any]:
@@ -75,7 +73,7 @@ def table(tried: Sequence[Choice]) -> str:
     for choice in tried:
         value = "-" if math.isnan(choice.value) else f"{choice.value:.4f}"
         cells.append([*called(choice.group), value, edges.star(choice.row).strip()])
-    return wording.aligned(["start", "method", "step", "validation loss", ""], cells, left=3)
+    return wording.text_table(["start", "method", "step", "validation loss", ""], cells, left=3)
 
 
 if __name__ == "__main__":

@@ -11,15 +11,14 @@ against rounds, bytes, work), NAME_memory.pdf and .png (against memory of a clie
 first order), NAME_estimates.pdf and .png (cosine and points won against forward passes of a step).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from shared import choosing, command, edges, files, wording
+from shared import choosing, command, edges, wording
 from shared.choosing import step
+from shared.files import Report
 from shared.groups import Group, split
 from shared.pays import (
     FIRST,
@@ -62,30 +61,24 @@ UPLINK = (
 )
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the tables, draw the figures; exit status 2 if a result is missing."""
-    flags = command.parser("c_pays", __doc__, ["c_pays.toml"]).parse_args(words)
-    with command.refusals("c_pays"):
-        groups = read("c_pays", flags, AXES, ("setting", "method"))
-        best = chosen(groups, choosing.step_axes(flags, STEPS.__contains__))
-        places = split([g for g, _ in best], setting)
-        rows = [row(g, ends, places[setting(g)]) for g, ends in best]
-        tried, ways = [tried_row(g, best) for g in groups], [w for found in places.values() for w in uplinks(found)]
-        note = f"{NOTE} {wording.caption([g for g, _ in best], flags=FLAGS)}."
-        pairs = list(differences(places))
-        text = "\n\n".join([table(rows), gaps(places), estimates_table(rows), differences_table(pairs), again(places)])
-        at_edge = [f"{name(g)} ({step(g, STEPS)}), {setting(g)}" for g, ends in best if ends]
-        text += f"\n\n{steps_table(tried)}\n\n{edges.told(at_edge)}"
-        text += f"\n\n{uplink_table(ways)}\n\n{wording.paragraph(UPLINK)}"
-        files.publish(flags.out, text, note, rows, budgets(places))
-        files.write_csv(flags.out.with_name(flags.out.name + "_steps"), tried)
-        files.write_csv(flags.out.with_name(flags.out.name + "_uplink"), ways)
-        if pairs:
-            files.write_csv(flags.out.with_name(flags.out.name + "_pairs"), pairs)
-        for ending, draw in (("_memory", memory), ("_estimates", estimates)):
-            files.keep(draw(places), flags.out.with_name(flags.out.name + ending))
+def report(flags: Any) -> Report:
+    """The tables and the figures."""
+    groups = read("c_pays", flags, AXES, ("setting", "method"))
+    best = chosen(groups, choosing.step_axes(flags, STEPS.__contains__))
+    places = split([g for g, _ in best], setting)
+    rows = [row(g, ends, places[setting(g)]) for g, ends in best]
+    tried, ways = [tried_row(g, best) for g in groups], [w for found in places.values() for w in uplinks(found)]
+    pairs = list(differences(places))
+    at_edge = edges.told([f"{name(g)} ({step(g, STEPS)}), {setting(g)}" for g, ends in best if ends])
+    parts = [table(rows), gaps(places), estimates_table(rows), differences_table(pairs), again(places)]
+    parts += [steps_table(tried), at_edge, uplink_table(ways), wording.paragraph(UPLINK)]
+    more = {"_steps": tried, "_uplink": ways, "_pairs": pairs}
+    more |= {"_memory": memory(places), "_estimates": estimates(places)}
+    note = f"{NOTE} {wording.caption([g for g, _ in best], flags=FLAGS)}."
+    return Report("\n\n".join(parts), note, rows, budgets(places), more)
 
 
+main = command.script("c_pays", __doc__, report, grids=["c_pays.toml"])
 FLAGS = {"m": "m", "h": "h", "batch": "batch", "channels": "channels", "mu": "mu"}
 
 
@@ -133,7 +126,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         told = wording.mean_of(r, "accuracy", note=wording.seeds_of(r))
         lines.append([*where, told, *gained, *wording.digits(*sizes_)])
     header = ("setting", "method", "step", "accuracy (%)", "gain", "share (%)", "MiB", "G MAC", "peak, MiB")
-    return wording.aligned(header, lines, left=3)
+    return wording.text_table(header, lines, left=3)
 
 
 def gaps(places: Mapping[str, Sequence[Group]]) -> str:
@@ -144,7 +137,7 @@ def gaps(places: Mapping[str, Sequence[Group]]) -> str:
         if frozen and first and local:
             through, own = paired(first, frozen, first)[0], paired(local, frozen, first)[0]
             lines.append([title, *(", ".join(f"{v:.2f}" for v in values) for values in (through, own))])
-    return wording.aligned(("ahead of the frozen client, points, seed by seed", "SFLV2", "CSE-FSL"), lines)
+    return wording.text_table(("ahead of the frozen client, points, seed by seed", "SFLV2", "CSE-FSL"), lines)
 
 
 def again(places: Mapping[str, Sequence[Group]]) -> str:
@@ -158,7 +151,7 @@ def again(places: Mapping[str, Sequence[Group]]) -> str:
                 work = (kept["macs_counted"] / 1e6, kept["macs_again"] / 1e6)
                 lines.append([title, name(group), *wording.digits(*peaks, *work)])
     header = ("a first-order client's step", "method", "peak, MiB", "again", "M MAC as computed", "again")
-    return wording.aligned(header, lines, left=2)
+    return wording.text_table(header, lines, left=2)
 
 
 # --- steps that were tried
@@ -183,7 +176,7 @@ def steps_table(rows: Sequence[Mapping[str, Any]]) -> str:
     for same in split(rows, lambda r: f"{r['setting']}\n{r['method']}").values():
         words = [f"{r['step']}: {wording.plain(r['validation_percent'])}{' *' * r['best']}" for r in same]
         lines.append([same[0]["setting"], spelled(same[0]["method"]), "; ".join(words)])
-    return wording.aligned(("setting", "method", "accuracy on the validation part, seed 1, by step"), lines, left=3)
+    return wording.text_table(("setting", "method", "accuracy on the validation part, seed 1, by step"), lines, left=3)
 
 
 # --- the way up
@@ -222,7 +215,7 @@ def uplink_table(rows: Sequence[Mapping[str, Any]]) -> str:
         numbers = wording.digits(r["bytes"] / 2**10, r["smashed_bytes"] / 2**10, r["cosine"])
         lines.append([r["setting"], spelled(r["method"]), r["uplink"], str(r["numbers"]), *numbers])
     header = ("setting", "method", "uplink", "numbers", "KiB up", "smashed, KiB", "cosine")
-    return wording.aligned(header, lines, left=3)
+    return wording.text_table(header, lines, left=3)
 
 
 if __name__ == "__main__":

@@ -6,17 +6,16 @@ Prints, for each setting, the accuracy on the validation part after the last rou
 and of SFLV2, and what the latter two have more; writes NAME.txt and NAME.csv.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from shared import command, files, wording
+from shared import wording
+from shared.files import Report
 from shared.groups import Group, mean_sd, split
 from shared.pays import FROZEN, NAMES, setting, validated
-from shared.reading import read
+from shared.study import study
 
 AXES = ("setting", "method")
 METHODS = (FROZEN, "cse_fsl", "sflv2")
@@ -24,14 +23,13 @@ NOTE = "Accuracy in % on the validation part after the last round; more: points 
 FLAGS = {"problem": "problem", "channels": "channels", "m": "m", "h": "h", "batch": "batch", "lr_client": "client step"}
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table; exit status 2 if a result is missing."""
-    flags = command.parser("c_pays_search", __doc__, ["c_pays_search.toml"]).parse_args(words)
-    with command.refusals("c_pays_search"):
-        groups = read("c_pays_search", flags, AXES, AXES)
-        rows = [row(found) for found in split(groups, lambda g: g.entry("setting")).values()]
-        note = f"{NOTE} {wording.caption(groups, flags={**FLAGS, 'lr_server': 'server step'})}."
-        files.publish(flags.out, text(rows), note, rows)
+def report(groups: Sequence[Group]) -> Report:
+    """The table."""
+    rows = [row(found) for found in split(groups, lambda g: g.entry("setting")).values()]
+    return Report(text(rows), f"{NOTE} {wording.caption(groups, flags={**FLAGS, 'lr_server': 'server step'})}.", rows)
+
+
+main = study("c_pays_search", __doc__, ["c_pays_search.toml"], AXES, report, needed=AXES)
 
 
 def row(groups: Sequence[Group]) -> dict[str, Any]:
@@ -58,7 +56,7 @@ def text(rows: Sequence[dict[str, Any]]) -> str:
     """Table with a row per setting."""
     header = ("setting", *(NAMES[m] for m in METHODS), "CSE-FSL more", "SFLV2 more")
     keys = ("frozen_percent", "cse_fsl_percent", "sflv2_percent", "cse_fsl_more", "sflv2_more")
-    return wording.aligned(header, [[r["setting"], *(wording.plain(r[key]) for key in keys)] for r in rows])
+    return wording.text_table(header, [[r["setting"], *(wording.plain(r[key]) for key in keys)] for r in rows])
 
 
 if __name__ == "__main__":

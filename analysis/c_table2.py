@@ -1,7 +1,6 @@
 """[C] Table II: rounds and communication until a test accuracy, a client's memory and work, beside the paper's numbers.
 
-python analysis/c_table2.py [--grid jobs/c_fig2.toml] [--cell iid] [--target 0.8] [--results DIR] [--out NAME]
-                            [--partial]
+python analysis/c_table2.py [--grid jobs/c_fig2.toml] [--results DIR] [--out NAME] [--partial]
 
 A run reaches the target in the first evaluated round whose test accuracy is at least it; one that does not is told as
 ">60" (more than its 60 rounds), and then no communication is: nothing is extrapolated. Communication is that of all
@@ -10,25 +9,22 @@ numbers that [C] prints, and what the function `formula` gives in [C]'s setting 
 tables; writes NAME.txt and NAME.csv.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
-from shared import command, files, wording
+from shared import wording
+from shared.files import Report
 from shared.groups import Group, mean_sd, series
 from shared.heron import NAMES, name, setting
-from shared.reading import read
 from shared.split_costs import STEPS, counted, head_bytes, network, step
-from shared.study import SEEDS, Column, Told, entry, number, row, table, word
+from shared.study import SEEDS, Column, Told, entry, number, row, study, table, word
 
-from zofl_mpi.errors import UserError, demand
 from zofl_mpi.run import records
 
-AXES = ("data", "cell", "method")
+TARGET = 0.8
+"""Test accuracy until which rounds and bytes are counted."""
 GIB, MIB = 2**30, 2**20
 NOTE = (
     "rounds: the first evaluated round at the target, seed by seed; evaluated are round 1, every {every} rounds and "
@@ -45,40 +41,16 @@ PAPER_NOTE = (
 LEFT_OUT = ("mu", "gamma", "server_fraction")
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the tables; exit status 2 if a result is missing."""
-    made = command.parser("c_table2", __doc__, ["c_fig2.toml"])
-    made.add_argument("--target", type=float, default=0.8, help="a test accuracy, above 0 and at most 1 (default: 0.8)")
-    made.add_argument("--cell", default="iid", help="of a grid that has several settings, which (default: iid)")
-    flags = made.parse_args(words)
-    with command.refusals("c_table2"):
-        demand(0 < flags.target <= 1, "target", flags.target, "a test accuracy, above 0 and at most 1")
-        groups = of_cell(read("c_table2", flags, AXES, ("method",)), flags.cell)
-        told = columns(flags.target)
-        text = f"{measured(groups, flags.target)}\n\n{printed()}"
-        files.publish(flags.out, text, rows=[row(told, group) for group in groups])
-
-
-def of_cell(groups: Sequence[Group], cell: str) -> list[Group]:
-    """The groups of one setting, or all where the grid has one only.
-
-    Raises:
-        UserError: there is no such setting.
-    """
-    cells = [g.where["cell"] for g in groups if "cell" in g.where]
-    if not cells:
-        return list(groups)
-    if cell not in cells:
-        raise UserError(f"--cell {cell}: must be one of {', '.join(dict.fromkeys(cells))}")
-    return [g for g in groups if g.where.get("cell") == cell]
+def report(groups: Sequence[Group]) -> Report:
+    """Both tables, of the iid setting where the grid has several."""
+    groups = [g for g in groups if g.where.get("cell", "iid") == "iid"]
+    return Report(f"{measured(groups)}\n\n{printed()}", rows=[row(COLUMNS, group) for group in groups])
 
 
 # --- what is measured
 
 
-@final
-@dataclass(frozen=True)
-class Reach:
+class Reach(NamedTuple):
     """What a run needed until the target.
 
     Attributes:
@@ -92,9 +64,9 @@ class Reach:
     heads: float
 
 
-def reach(run: records.Run, target: float) -> Reach:
+def reach(run: records.Run) -> Reach:
     """What one result needed until the target."""
-    there = np.flatnonzero(series(run, "test_accuracy") >= target)  # nan, where it was not evaluated, is not
+    there = np.flatnonzero(series(run, "test_accuracy") >= TARGET)  # nan, where it was not evaluated, is not
     if not len(there):
         return Reach(*[math.nan] * 4)
     end = int(there[0]) + 1
@@ -102,55 +74,54 @@ def reach(run: records.Run, target: float) -> Reach:
     return Reach(float(end), sent, float(series(run, "label_bytes")[:end].sum()), float(head_bytes(run)[end - 1]))
 
 
-def reached(group: Group, target: float) -> list[Reach]:
+def reached(group: Group) -> list[Reach]:
     """What the seeds of a group needed, in ascending order of the seeds."""
-    return [reach(run, target) for _, run in sorted(group.seeds.items())]
+    return [reach(run) for _, run in sorted(group.seeds.items())]
 
 
-def measured(groups: Sequence[Group], target: float) -> str:
+def measured(groups: Sequence[Group]) -> str:
     """The first table, with its title and its note."""
-    title = f"Until {100 * target:g} % of {setting(groups[0])}: measured"
+    title = f"Until {100 * TARGET:g} % of {setting(groups[0])}: measured"
     every = wording.listed(g.config["eval_every"] for g in groups if "eval_every" in g.config)
     again = [name(g) for g in groups if not step(g).recorded]
     recorded = f"counted here for {wording.listed(again)}" if again else "as the results tell"
     note = NOTE.format(every=every, recorded=recorded)
     caption = wording.caption(groups, LEFT_OUT)
-    return f"{title}\n{table(columns(target), groups)}\n\n{wording.paragraph(f'{note} {caption}.')}"
+    return f"{title}\n{table(COLUMNS, groups)}\n\n{wording.paragraph(f'{note} {caption}.')}"
 
 
-def columns(target: float) -> tuple[Column, ...]:
-    """The columns of CSV and table."""
+def mean(what: str, unit: float = 1) -> Told:
+    """The mean over seeds of what they needed."""
+    return lambda group, _: mean_sd(np.array([getattr(r, what) / unit for r in reached(group)]))[0]
 
-    def mean(what: str) -> Told:
-        return lambda group, _: mean_sd(np.array([getattr(r, what) for r in reached(group, target)]))[0]
 
-    def gib(what: str) -> Told:
-        return lambda group, _: mean_sd(np.array([getattr(r, what) / GIB for r in reached(group, target)]))[0]
+def rounds(group: Group) -> str:
+    """The rounds of each seed."""
+    return ", ".join(f">{group.rounds}" if math.isnan(r.round) else f"{r.round:g}" for r in reached(group))
 
-    def rounds(group: Group) -> str:
-        found = (r.round for r in reached(group, target))
-        return ", ".join(f">{group.rounds}" if math.isnan(r) else f"{r:g}" for r in found)
 
-    def of_all(sign: int, part: str) -> Callable[[Group], str]:
-        return lambda group: wording.digits(gib("bytes")(group, None) + sign * gib(part)(group, None))[0]
+def bytes_and(sign: int, part: str) -> Callable[[Group], str]:
+    """All bytes, with a part that they lack, or without one that they have."""
+    return lambda g: wording.digits(mean("bytes", GIB)(g, None) + sign * mean(part, GIB)(g, None))[0]
 
-    return (
-        entry("data"),
-        entry("method", "method", name),
-        Column(lambda group, _: {"target": target}),
-        Column(lambda g, _: {"rounds_to_target": rounds(g)}, "rounds", lambda g, _: rounds(g) or "-"),
-        number("seeds_that_reach", lambda g, _: sum(not math.isnan(r.round) for r in reached(g, target))),
-        number("rounds_to_target_mean", mean("round")),
-        number("gib", gib("bytes"), "GiB"),
-        number("gib_of_labels", gib("labels")),
-        number("gib_of_heads", gib("heads")),
-        word("with labels", of_all(1, "labels")),
-        word("without heads", of_all(-1, "heads")),
-        number("client_peak_bytes", lambda group, _: step(group).peak, "peak, MiB", MIB),
-        number("client_macs_a_step", lambda group, _: step(group).macs, "G MAC", 1e9),
-        SEEDS,
-    )
 
+COLUMNS = (
+    entry("data"),
+    entry("method", "method", name),
+    Column(lambda group, _: {"target": TARGET}),
+    Column(lambda g, _: {"rounds_to_target": rounds(g)}, "rounds", lambda g, _: rounds(g) or "-"),
+    number("seeds_that_reach", lambda g, _: sum(not math.isnan(r.round) for r in reached(g))),
+    number("rounds_to_target_mean", mean("round")),
+    number("gib", mean("bytes", GIB), "GiB"),
+    number("gib_of_labels", mean("labels", GIB)),
+    number("gib_of_heads", mean("heads", GIB)),
+    word("with labels", bytes_and(1, "labels")),
+    word("without heads", bytes_and(-1, "heads")),
+    number("client_peak_bytes", lambda group, _: step(group).peak, "peak, MiB", MIB),
+    number("client_macs_a_step", lambda group, _: step(group).macs, "G MAC", 1e9),
+    SEEDS,
+)
+main = study("c_table2", __doc__, ["c_fig2.toml"], ("data", "cell", "method"), report)
 
 # --- [C]'s setting
 
@@ -169,9 +140,7 @@ M, SAMPLES, PERIOD = 5, 50_000, 5
 """Clients, all their samples, rounds from one alignment of FSL-SAGE's heads to the next."""
 
 
-@final
-@dataclass(frozen=True)
-class Printed:
+class Printed(NamedTuple):
     """A row of Table II."""
 
     rounds: int
@@ -210,7 +179,7 @@ def printed() -> str:
         peak, macs = f"{ours.peak / MIB:.2f}", f"{ours.macs / 1e9:.3f}"
         rows.append([NAMES[method], str(paper.rounds), *gib, f"{paper.peak_mib:.2f}", peak, f"{paper.gmac:.2f}", macs])
     title = "Until 80 % in [C]'s setting: printed, and by our formulas"
-    return f"{title}\n{wording.aligned(header, rows)}\n\n{wording.paragraph(PAPER_NOTE)}"
+    return f"{title}\n{wording.text_table(header, rows)}\n\n{wording.paragraph(PAPER_NOTE)}"
 
 
 if __name__ == "__main__":

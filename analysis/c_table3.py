@@ -10,13 +10,11 @@ again (gradient checkpointing), which a client that is short of memory would run
 writes NAME.txt and NAME.csv.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple
 
-from shared import command, files, wording
+from shared import command, wording
+from shared.files import Report
 from shared.heron import NAMES
 
 from zofl_mpi.engine.streams import Streams
@@ -49,9 +47,7 @@ NOTE = (
 )
 
 
-@final
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """What is in a step.
 
     Attributes:
@@ -77,16 +73,17 @@ def settings_of(size: str, names: Sequence[str]) -> list[Setting]:
     return [known[name] for name in names]
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table; exit status 2 if a library is missing."""
-    made = command.parser("c_table3", __doc__)
-    made.add_argument("--sizes", nargs="+", choices=("tiny", "small", "medium"), default=["small", "medium"])
-    made.add_argument("--settings", nargs="+", choices=("paper", "short"), default=["paper", "short"])
-    flags = made.parse_args(words)
-    with command.refusals("c_table3"):
-        rows = [row for size in flags.sizes for row in rows_of(size, settings_of(size, flags.settings))]
-        files.publish(flags.out, table(rows), NOTE, rows)
+def report(flags: Any) -> Report:
+    """The table."""
+    rows = [row for size in flags.sizes for row in rows_of(size, settings_of(size, flags.settings))]
+    return Report(wording.table(rows, COLUMNS, left=3), NOTE, rows)
 
+
+FLAGS = {
+    "--sizes": command.flag(["small", "medium"], "of GPT-2", choices=("tiny", "small", "medium")),
+    "--settings": command.flag(["paper", "short"], "of a step", choices=("paper", "short")),
+}
+main = command.script("c_table3", __doc__, report, FLAGS)
 
 # --- measuring
 
@@ -154,41 +151,20 @@ def weight_bytes(problem: SplitLM, method: str) -> int:
 
 # --- table
 
-HEADER = (
-    "GPT-2",
-    "texts x tokens",
-    "method",
-    "head",
-    "step, GiB",
-    "weights, GiB",
-    "together",
-    "[C], GB",
-    "3F, 10^12",
-    "computed",
-    "[C]",
-)
-
-
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """A row per size, setting, head and method."""
-    return wording.aligned(HEADER, [told_of(row) for row in rows], left=3)
-
-
-def told_of(row: dict[str, Any]) -> list[str]:
-    """The cells of a row on screen."""
-    name = NAMES[row["method"]] + (", computing blocks again" if row["recomputes"] else "")
-    step, weights = row["step_bytes"] / GIB, row["weight_bytes"] / GIB
-    return [
-        row["size"],
-        f"{row['texts']} x {row['tokens']}",
-        name,
-        str(row["head_blocks"]) or "-",
-        *wording.digits(step, weights, step + weights),
-        "" if row["paper_gb"] is None else f"{row['paper_gb']:.2f}",
-        "" if row["recomputes"] else wording.digits(row["operations_3f"] / 1e12)[0],
-        *wording.digits(row["operations_computed"] / 1e12),
-        "" if row["paper_operations"] is None else f"{row['paper_operations']:.2f}",
-    ]
+COLUMNS: dict[str, wording.Cell] = {
+    "GPT-2": "size",
+    "texts x tokens": lambda r: f"{r['texts']} x {r['tokens']}",
+    "method": lambda r: NAMES[r["method"]] + (", computing blocks again" if r["recomputes"] else ""),
+    "head": lambda r: r["head_blocks"] if r["head_blocks"] != "" else "-",
+    "step, GiB": wording.four("step_bytes", GIB),
+    "weights, GiB": wording.four("weight_bytes", GIB),
+    "together": lambda r: wording.digits((r["step_bytes"] + r["weight_bytes"]) / GIB)[0],
+    "[C], GB": lambda r: "" if r["paper_gb"] is None else f"{r['paper_gb']:.2f}",
+    "3F, 10^12": lambda r: "" if r["recomputes"] else wording.digits(r["operations_3f"] / 1e12)[0],
+    "computed": wording.four("operations_computed", 1e12),
+    "[C]": lambda r: "" if r["paper_operations"] is None else f"{r['paper_operations']:.2f}",
+}
+"""Of the table on screen."""
 
 
 if __name__ == "__main__":

@@ -11,21 +11,18 @@ NAME_memory.csv, and for each data set NAME_DATA.pdf and .png (accuracy against 
 .png (who is ahead).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import NullFormatter
-from shared import command, figures, files, wording
+from shared import figures, wording
+from shared.files import Report
 from shared.groups import Array, Group, mean_sd, split
 from shared.lean import APART, CASES, ROOM, UPLINKS, Line, Place, Way, family, lines_of
-from shared.reading import read
-from shared.study import counts, spread
+from shared.study import counts, spread, study
 from shared.virtual import SIDES, in_less_memory
 
 from zofl_mpi.report import palette
@@ -96,28 +93,24 @@ NOTE = (
 )
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the tables, draw the figures; exit status 2 if a result is missing."""
-    flags = command.parser("d_lean", __doc__, GRIDS).parse_args(words)
-    with command.refusals("d_lean"):
-        lines = list(lines_of(read("d_lean", flags, AXES, ("method", "room")), WAYS))
-        cells = list(cells_of(lines))
-        needs = list(steps(lines))
-        by_data = split(lines, lambda line: line.place.data)
-        tables = [table for own in by_data.values() for table in (accuracies(own), costs(own))]
-        text = "\n\n".join([*tables, memory(needs), winners(cells)])
-        files.publish(flags.out, text, note(lines), [row(line) for line in lines])
-        further = {
-            "virtual": [r for line in lines for r in virtual(line)],
-            "map": [c.row for c in cells],
-            "memory": needs,
-        }
-        for name, rows in further.items():
-            files.write_csv(flags.out.with_name(f"{flags.out.name}_{name}"), rows)
-        for data, own in by_data.items():
-            files.keep(draw(own), flags.out.with_name(f"{flags.out.name}_{data}"))
-            files.keep(draw_map(cells, data), flags.out.with_name(f"{flags.out.name}_map_{data}"))
+def report(groups: Sequence[Group]) -> Report:
+    """The tables, the curves and the maps."""
+    lines = list(lines_of(groups, WAYS))
+    cells, needs = list(cells_of(lines)), list(steps(lines))
+    by_data = split(lines, lambda line: line.place.data)
+    tables = [table for own in by_data.values() for table in (accuracies(own), costs(own))]
+    more: dict[str, Any] = {
+        "_virtual": [r for line in lines for r in virtual(line)],
+        "_map": [c.row for c in cells],
+        "_memory": needs,
+        **{f"_{data}": draw(own) for data, own in by_data.items()},
+        **{f"_map_{data}": draw_map(cells, data) for data in by_data},
+    }
+    text = "\n\n".join([*tables, memory(needs), winners(cells)])
+    return Report(text, note(lines), [row(line) for line in lines], more=more)
 
+
+main = study("d_lean", __doc__, GRIDS, AXES, report, needed=("method", "room"))
 
 # --- rows
 
@@ -171,7 +164,7 @@ def accuracies(own: Sequence[Line]) -> str:
     for title, cells in (("test accuracy (%)", on_all), ("the same, classes 7 to 9", on_three)):
         names = [way.name for way in WAYS if any(key[0] == way.name for key in cells)]
         rows = [[name, *(cells.get((name, place), "") for place in places)] for name in names]
-        text.append(wording.aligned([f"{wording.spelled(own[0].place.data)}, {title}", *columns], rows))
+        text.append(wording.text_table([f"{wording.spelled(own[0].place.data)}, {title}", *columns], rows))
     return "\n\n".join(text)
 
 
@@ -198,7 +191,7 @@ def costs(lines: Sequence[Line]) -> str:
     low, high = targets(lines[0])
     for fleet in SIDES:
         header += [f"{fleet}, 0.1, {low} %", f"{high} %", f"10, {low} %", f"10, {high} %", "joules"]
-    return wording.aligned(header, rows)
+    return wording.text_table(header, rows)
 
 
 def steps(lines: Sequence[Line]) -> Iterator[dict[str, Any]]:
@@ -223,15 +216,13 @@ def memory(rows: Sequence[Mapping[str, Any]]) -> str:
         size = (f"{r['step_bytes'] / 2**10:.0f}", "yes" if r["fits"] else "no", *wording.digits(r["step_macs"] / 1e6))
         cells.append([wording.spelled(r["data"]), names[r["method"]], r["client_memory"], *size])
     header = ["a client's step", "method", "--client-memory", "KiB", f"fits into {ROOM / 2**10:.0f}", "M MAC"]
-    return wording.aligned(header, cells, left=3)
+    return wording.text_table(header, cells, left=3)
 
 
 # --- who is ahead
 
 
-@final
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell of the map: who has the highest accuracy when the time is over.
 
     Attributes:
@@ -253,7 +244,7 @@ class Cell:
     @property
     def row(self) -> dict[str, Any]:
         """A row of NAME_map.csv."""
-        return {**self.place._asdict(), **{k: v for k, v in vars(self).items() if k != "place"}}
+        return {**self.place._asdict(), **{k: v for k, v in self._asdict().items() if k != "place"}}
 
 
 def cells_of(lines: Sequence[Line]) -> Iterator[Cell]:
@@ -283,7 +274,7 @@ def winners(cells: Sequence[Cell]) -> str:
             clear = sum(cell.deviations >= 2 for cell in counted)
             if counted:
                 rows.append([wording.spelled(data), pool, name, f"{len(counted)} of {len(own)}", str(clear)])
-    return wording.aligned(
+    return wording.text_table(
         ["the map", "what fits into a small device", "ahead", "cells", "by two deviations"], rows, left=3
     )
 

@@ -3,8 +3,6 @@
 mpirun -n 4 python analysis/exchange.py exchange.json
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

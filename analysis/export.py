@@ -7,8 +7,6 @@ LoRA is added into the weights; with --adapter it is written alone, as peft load
 says on which texts the model was trained.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import os
@@ -139,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="a folder that is not there yet")
     parser.add_argument("--data-dir", help="the folder with the data set's files")
     parser.add_argument("--adapter", action="store_true", help="write LoRA alone, as peft's adapter")
-    parser.add_argument("--own", action="append", default=[], metavar="NAME", help=OWN)
+    parser.add_argument("--own", **OWN)
     given = parser.parse_args(arguments)
     try:
         export(given.result, given.folder, given.data_dir, given.own, given.adapter)

@@ -14,17 +14,17 @@ results/l_lm/food.jsonl --own results/l_lm/pretrained. Takes a quarter of an hou
 Prints the table; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from shared import command, figures, files, wording
+from shared import command, figures, wording
+from shared.files import Report
 from shared.groups import split
 from shared.spectrum import SAMPLES, Apply, hessian_product, spectrum, trace
 from torch import Tensor
@@ -68,26 +68,28 @@ class Look(NamedTuple):
     apply: Apply
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table."""
-    made = command.parser("l_rank", __doc__)
-    made.add_argument("--seeds", type=int, default=3, help="batches, each with directions of its own (default 3)")
-    made.add_argument("--texts", type=int, default=64, help="of a batch (default 64)")
-    made.add_argument("--directions", type=int, default=64, help="zeroth-order steps that are averaged (default 64)")
-    made.add_argument("--steps", type=int, default=40, help="of each of two Lanczos runs (default 40)")
-    made.add_argument("--probes", type=int, default=60, help="of the trace (default 60)")
-    for name, known in (("tasks", TASKS), ("weights", WEIGHTS), ("train", TRAIN)):
-        made.add_argument(f"--{name}", nargs="+", choices=list(known), default=list(known), help="(default: all)")
-    flags = made.parse_args(words)
-    with command.refusals("l_rank"):
-        rows = []
-        for task, weights, train in ((a, b, c) for a in flags.tasks for b in flags.weights for c in flags.train):
-            for seed in range(1, flags.seeds + 1):
-                row = {"task": task, "weights": weights, "train": train, "seed": seed}
-                rows.append(row | measured(row, flags))
-                command.tell("l_rank", [" ".join(f"{key} {value}" for key, value in rows[-1].items())])
-        files.publish(flags.out, table(rows), NOTE, rows, draw(rows))
+def report(flags: Any) -> Report:
+    """The table and the figure."""
+    rows = []
+    for task, weights, train in product(flags.tasks, flags.weights, flags.train):
+        for seed in range(1, flags.seeds + 1):
+            row = {"task": task, "weights": weights, "train": train, "seed": seed}
+            rows.append(row | measured(row, flags))
+            command.tell("l_rank", [" ".join(f"{key} {value}" for key, value in rows[-1].items())])
+    return Report(table(rows), NOTE, rows, draw(rows))
 
+
+FLAGS = {
+    "--seeds": command.flag(3, "batches, each with directions of its own"),
+    "--texts": command.flag(64, "of a batch"),
+    "--directions": command.flag(64, "zeroth-order steps that are averaged"),
+    "--steps": command.flag(40, "of each of two Lanczos runs"),
+    "--probes": command.flag(60, "of the trace"),
+    "--tasks": command.flag(list(TASKS), "what is tuned", choices=TASKS),
+    "--weights": command.flag(list(WEIGHTS), "that a run begins with", choices=WEIGHTS),
+    "--train": command.flag(list(TRAIN), "parameters", choices=TRAIN),
+}
+main = command.script("l_rank", __doc__, report, FLAGS)
 
 # --- a model
 
@@ -208,7 +210,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         one = own[0]
         told = [spelled(np.array([row[key] for row in own])) for key in keys]
         cells.append([one["task"], one["weights"], TRAIN[one["train"]], f"{one['parameters']:,}", *told])
-    return wording.aligned(header, cells, left=3)
+    return wording.text_table(header, cells, left=3)
 
 
 def spelled(values: Any) -> str:

@@ -8,17 +8,17 @@ tried; writes NAME.txt, NAME.csv (a row per group), NAME.pdf and NAME.png (test 
 forward passes and bytes up).
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shared import command, edges, figures, files, wording
-from shared.choosing import Choice, choices, step_axes
+from shared import command, edges, figures, wording
+from shared.choosing import Choice, choices, place, step_axes
+from shared.files import Report
 from shared.groups import Array, Group, entries, split
 from shared.reading import read
 from shared.study import counts, spread
@@ -53,32 +53,24 @@ NOTE = (
 )
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the tables, draw the figure; exit status 2 if a result is missing."""
-    flags = command.parser("l_tuning", __doc__, GRIDS).parse_args(words)
-    with command.refusals("l_tuning"):
-        tried = choices(
-            read("l_tuning", flags, AXES, AXES),
-            lambda g: f"{task(g)} {g.entry('weights')} {g.entry('way')}",
-            lambda same: [validation(group) for group in same],
-            step_axes(flags, "step".__eq__),
-            lowest=True,
-        )
-        rows = [row(choice) for choice in tried]
-        rows += [
-            r | of_labels(Path(FOLDER, f"{r['task']}.jsonl"))
-            for r in rows
-            if r["task"] == "food" and r["weights"] == "pretrained" and r["way"] == "none"
-        ]
-        best = [choice.group for choice in tried if choice.best]
-        text = "\n\n".join(
-            f"{TASKS[name]}\n{table([r for r in own if r['best']])}\n\n{attempts(own)}"
-            for name, own in split(rows, lambda r: r["task"]).items()
-        )
-        about = wording.caption(
-            best, flags={"m": "m", "batch": "batch", "h": "h", "mu": "mu", "eval_samples": "texts of a report"}
-        )
-        files.publish(flags.out, text, f"{NOTE} {about}.", rows, draw(best))
+def report(flags: Any) -> Report:
+    """The tables and the figure."""
+    groups, axes = read("l_tuning", flags, AXES, AXES), step_axes(flags, "step".__eq__)
+    whose = place("weights", "way")
+    tried = choices(groups, lambda g: task(g) + whose(g), lambda same: list(map(validation, same)), axes, lowest=True)
+    rows = [row(choice) for choice in tried]
+    untuned = [r for r in rows if (r["task"], r["weights"], r["way"]) == ("food", "pretrained", "none")]
+    rows += [r | of_labels(Path(FOLDER, f"{r['task']}.jsonl")) for r in untuned]
+    best = [choice.group for choice in tried if choice.best]
+    text = "\n\n".join(
+        f"{TASKS[name]}\n{table([r for r in own if r['best']])}\n\n{attempts(own)}"
+        for name, own in split(rows, lambda r: r["task"]).items()
+    )
+    told = {"m": "m", "batch": "batch", "h": "h", "mu": "mu", "eval_samples": "texts of a report"}
+    return Report(text, f"{NOTE} {wording.caption(best, flags=told)}.", rows, draw(best))
+
+
+main = command.script("l_tuning", __doc__, report, grids=GRIDS)
 
 
 def task(group: Group) -> str:
@@ -151,36 +143,29 @@ def bytes_of(group: Group, way: str) -> Array:
     return np.asarray(np.cumsum(totals, axis=1).mean(axis=0), np.float64)
 
 
-def kib_up(group: Group) -> Array:
-    """(R,) the same up, in KiB."""
-    return bytes_of(group, "up") / 1024
-
-
 # --- tables
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """A row per way at its best step."""
-    header = ("weights", "way", "step", "loss", "accuracy (%)", "rounds", "passes", "D", "B up", "B down", "seeds")
-    cells = [
-        [
-            r["weights"],
-            NAMES[r["way"]],
-            r["step"] + edges.MARK * bool(r["at_edge"]),
-            f"{r['loss_mean']:.3f}" + ("" if math.isnan(r["loss_sd"]) else f" ± {r['loss_sd']:.3f}"),
-            wording.mean_of(r, "accuracy"),
-            *(costs(r) if r["way"] not in UNTUNED else [""] * 5),
-            str(r["seeds"]),
-        ]
-        for r in rows
-    ]
-    return wording.aligned(header, cells, left=3)
 
+    def tuned(told: Callable[[Any], Any]) -> wording.Cell:
+        return lambda r: "" if r["way"] in UNTUNED else told(r)
 
-def costs(row: dict[str, Any]) -> list[str]:
-    """Rounds, passes, directions per parameter, bytes."""
-    told = (f"{row[key]:,.0f}" for key in ("bytes_up_a_round", "bytes_down_a_round"))
-    return [str(row["rounds"]), f"{row['passes']:,.0f}", *wording.digits(row["directions_per_parameter"]), *told]
+    columns: dict[str, wording.Cell] = {
+        "weights": "weights",
+        "way": lambda r: NAMES[r["way"]],
+        "step": lambda r: r["step"] + edges.MARK * bool(r["at_edge"]),
+        "loss": lambda r: f"{r['loss_mean']:.3f}" + ("" if math.isnan(r["loss_sd"]) else f" ± {r['loss_sd']:.3f}"),
+        "accuracy (%)": lambda r: wording.mean_of(r, "accuracy"),
+        "rounds": tuned(itemgetter("rounds")),
+        "passes": tuned(wording.numbers(",.0f", "passes")),
+        "D": tuned(wording.four("directions_per_parameter")),
+        "B up": tuned(wording.numbers(",.0f", "bytes_up_a_round")),
+        "B down": tuned(wording.numbers(",.0f", "bytes_down_a_round")),
+        "seeds": "seeds",
+    }
+    return wording.table(rows, columns, left=3)
 
 
 def attempts(rows: Sequence[dict[str, Any]]) -> str:
@@ -190,7 +175,7 @@ def attempts(rows: Sequence[dict[str, Any]]) -> str:
         for r in rows
         if not math.isnan(r["validation_loss"])
     ]
-    return wording.aligned(["tried on seed 1", "way", "step", "validation loss", ""], cells, left=3)
+    return wording.text_table(["tried on seed 1", "way", "step", "validation loss", ""], cells, left=3)
 
 
 # --- figure
@@ -202,7 +187,7 @@ def draw(groups: Sequence[Group]) -> Any:
     blocks = split([g for g in groups if g.entry("weights") == "pretrained" and g.runs], task)
     budgets = {
         "forward passes of a client (a backward pass is two)": passes,
-        "KiB up of a client": kib_up,
+        "KiB up of a client": lambda group: bytes_of(group, "up") / 1024,
     }
     figure, panels = figures.canvas(len(blocks), 2, figures.PAGE, 2.4, sharey="row")
     ways = [way for way in NAMES if way in entries(groups, "way")]

@@ -8,17 +8,15 @@ number of directions that is predicted to be enough; at last the share of first 
 predicted and measured. Writes NAME.txt, NAME.csv (a row per group), NAME_shares.csv, NAME.pdf and NAME.png.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from shared import choosing, command, edges, figures, files, wording
+from shared import choosing, edges, figures, wording
+from shared.files import Report
 from shared.groups import Array, Group, mean_sd, series, split
-from shared.reading import read
-from shared.study import spread
+from shared.study import spread, study
 
 COMMON = ("cell", "method", "epsilon", "step")
 GRIDS = [f"p_privacy{name}.toml" for name in ("", "_zo", "_many", "_shares")]
@@ -64,30 +62,27 @@ NOTE = (
 Row = Mapping[str, Any]
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the tables, draw the figure; exit status 2 if a result is missing."""
-    flags = command.parser("p_privacy", __doc__, GRIDS).parse_args(words)
-    with command.refusals("p_privacy"):
-        groups = read("p_privacy", flags, (*COMMON, "rounds"), COMMON)
-        rows = rows_of(groups)
-        best = [row for row in rows if row["best"]]
-        cells = split([row for row in best if row["cell"] != SHARES], lambda r: r["cell"])
-        parts = [f"{CELLS.get(cell, cell)}\n{tables(found)}" for cell, found in cells.items()]
-        found = {epsilon: shares(of) for epsilon, of in shared(best).items()}
-        parts += [f"Progress under epsilon {epsilon}\n{progress(of)}" for epsilon, of in found.items()]
-        note = f"{NOTE} {wording.caption(groups, ('gamma', 'method'))}."
-        files.publish(flags.out, "\n\n".join(parts), note, rows, draw(best))
-        kept = [{"epsilon": e, "K": K, **progressed(*each)} for e, of in found.items() for K, each in of.items()]
-        if kept:
-            files.write_csv(flags.out.with_name(flags.out.name + "_shares"), kept)
+def report(groups: Sequence[Group]) -> Report:
+    """The tables and the figure."""
+    rows = choosing.rows(groups, (*COMMON, "rounds"), "step", validated, columns)
+    best = [row for row in rows if row["best"]]
+    cells = split([row for row in best if row["cell"] != SHARES], lambda r: r["cell"])
+    parts = [f"{CELLS.get(cell, cell)}\n{tables(found)}" for cell, found in cells.items()]
+    found = {epsilon: shares(of) for epsilon, of in shared(best).items()}
+    parts += [f"Progress under epsilon {epsilon}\n{progress(of)}" for epsilon, of in found.items()]
+    kept = [{"epsilon": e, "K": K, **progressed(*each)} for e, of in found.items() for K, each in of.items()]
+    note = f"{NOTE} {wording.caption(groups, ('gamma', 'method'))}."
+    return Report("\n\n".join(parts), note, rows, draw(best), {"_shares": kept})
 
+
+main = study("p_privacy", __doc__, GRIDS, (*COMMON, "rounds"), report, needed=COMMON)
 
 # --- what the runs say
 
 
-def rows_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """The rows of the CSV: a row per group."""
-    return choosing.rows(groups, (*COMMON, "rounds"), "step", validated, columns)
+def first(group: Group, column: str) -> float:
+    """A column's last number on seed 1; nan without it."""
+    return float(series(group.seeds[1], column)[-1]) if 1 in group.seeds else math.nan
 
 
 def validated(same: Sequence[Group]) -> list[float]:
@@ -97,21 +92,18 @@ def validated(same: Sequence[Group]) -> list[float]:
     ]
 
 
-def first(group: Group, column: str) -> float:
-    """A column's last number on seed 1; nan without it."""
-    return float(series(group.seeds[1], column)[-1]) if 1 in group.seeds else math.nan
-
-
 def columns(group: Group) -> dict[str, Any]:
-    """What the CSV has of a group beside its accuracy."""
+    """What the CSV has of a group beside its accuracy; the noise multiplier is nan where nothing is clipped."""
+    config, runs = group.config, group.runs
+    sent, count = (sum(run.clients[what].sum() for run in runs) for what in ("bytes_up", "messages"))
     return {
         "validation_percent": 100 * first(group, "validation_accuracy"),
         **{name: of_all(group, name) for name in ("clipped", "signal")},
-        "epsilon_spent": spent(group),
-        "noise_multiplier": noise(group),
-        "bytes_up_each": bytes_up(group),
-        "participants": participants(group),
-        "n": size(group),
+        "epsilon_spent": mean_sd(np.array([series(r, "epsilon")[-1] for r in runs if "epsilon" in r.rounds]))[0],
+        "noise_multiplier": float(config.get("noise_multiplier", math.nan) or math.nan),
+        "bytes_up_each": float(sent / max(1, count)),
+        "participants": float(config.get("beta", 0)) * float(config["m"]),
+        "n": len(runs[0].final["x"]) if runs else 0,
         "by_seed_percent": by_seed(100 * group.last("test_accuracy")),
         "loss_by_seed": by_seed(group.last("test_loss")),
     }
@@ -128,32 +120,6 @@ def of_all(group: Group, column: str) -> float:
     return float(np.sqrt(np.nanmean(np.square(values)))) if values and not np.isnan(values).all() else math.nan
 
 
-def spent(group: Group) -> float:
-    """The account's epsilon of the whole run."""
-    return mean_sd(np.array([series(r, "epsilon")[-1] for r in group.runs if "epsilon" in r.rounds]))[0]
-
-
-def noise(group: Group) -> float:
-    """z; nan where nothing is clipped."""
-    return float(group.config.get("noise_multiplier", math.nan) or math.nan)
-
-
-def participants(group: Group) -> float:
-    """q m."""
-    return float(group.config.get("beta", 0)) * float(group.config["m"])
-
-
-def bytes_up(group: Group) -> float:
-    """Bytes of a client's reply."""
-    messages = [(run.clients["bytes_up"].sum(), run.clients["messages"].sum()) for run in group.runs]
-    return float(sum(up for up, _ in messages) / max(1, sum(count for _, count in messages)))
-
-
-def size(group: Group) -> int:
-    """n, from the last model."""
-    return len(group.runs[0].final["x"]) if group.runs else 0
-
-
 # --- tables
 
 
@@ -164,11 +130,11 @@ def tables(rows: Sequence[Row]) -> str:
     up = {r["method"]: f"{r['bytes_up_each']:,.0f}" for r in rows}
     methods = [method for method in NAMES if any(r["method"] == method for r in rows)]
     lines = [[NAMES[m], *(shown.get((m, e), "-") for e in epsilons), up[m]] for m in methods]
-    told = [wording.aligned(["method", *map(spelled, epsilons), "B up"], lines)]
+    told = [wording.text_table(["method", *map(spelled, epsilons), "B up"], lines)]
     found = predictions(rows)
     if found:
         header = ["epsilon", "z", "s", "a", *(f"{what}, K = {K}" for K in SCALARS for what in ("share", "less"))]
-        told.append(wording.aligned(header, found))
+        told.append(wording.text_table(header, found))
     return "\n\n".join(told)
 
 
@@ -218,7 +184,7 @@ def progress(found: Mapping[int, tuple[float, Array]]) -> str:
     for K, each in found.items():
         predicted, mean, sd = progressed(*each).values()
         lines.append([str(K), f"{predicted:.0f} %", f"{mean:.0f} ± {sd:.0f} %"])
-    return wording.aligned(["K", "predicted", "measured"], lines)
+    return wording.text_table(["K", "predicted", "measured"], lines)
 
 
 def progressed(predicted: float, measured: Array) -> dict[str, float]:

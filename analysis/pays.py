@@ -18,19 +18,17 @@ since E v_i^2 v_j^2 = (1 + 2 [i = j]) / (d (d + 2)). If all h_i are equal the be
 rho = K / d directions per parameter close 1 - exp(-rho).
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
-from shared import command, figures, files, wording
+from shared import command, figures, wording
+from shared.files import Report
 from shared.groups import Array
 from shared.pays import sizes, spelled
 from shared.study import spread
@@ -42,9 +40,7 @@ Row = Mapping[str, str]
 """A line of a study's CSV."""
 
 
-@final
-@dataclass(frozen=True)
-class Study:
+class Study(NamedTuple):
     """A comparison whose table lies in the repository.
 
     Attributes:
@@ -159,15 +155,14 @@ def studies() -> list[Study]:
     ]  # fmt: skip
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table, draw the figure; exit status 2 if a table is missing."""
-    flags = command.parser("pays", __doc__)
-    flags.add_argument("--tables", type=Path, default=command.ANALYSIS / "results", help="folder of the studies' CSVs")
-    given = flags.parse_args(words)
-    with command.refusals("pays"):
-        rows = [row for study in studies() for row in rows_of(study, given.tables)]
-        files.publish(given.out, table(rows), NOTE, rows, draw(rows))
+def report(flags: Any) -> Report:
+    """The table and the figure."""
+    rows = [row for study in studies() for row in rows_of(study, flags.tables)]
+    return Report(table(rows), NOTE, rows, draw(rows))
 
+
+FLAGS = {"--tables": command.flag(command.ANALYSIS / "results", "folder of the studies' CSVs", type=Path)}
+main = command.script("pays", __doc__, report, FLAGS)
 
 NOTE = (
     "share: of the gap between control and first order that the method closes, means over seeds; directions: drawn in "
@@ -184,7 +179,7 @@ def rows_of(study: Study, folder: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: its table is missing, or has not one row of each method that is compared.
     """
-    found = [line for line in read(folder / f"{study.table}.csv") if matches(line, study.where)]
+    found = [line for line in read(folder / f"{study.table}.csv") if study.where.items() <= line.items()]
     lines = {line["method"]: line for line in found}
     if len(lines) < len(found):
         twice = [method for method in lines if sum(line["method"] == method for line in found) > 1]
@@ -236,11 +231,6 @@ def read(path: Path) -> list[Row]:
         raise UserError(f"cannot read {path}: {error.strerror or error}; run the study's script first") from error
 
 
-def matches(line: Row, where: Mapping[str, str]) -> bool:
-    """Whether a line has these entries."""
-    return all(line[column] == entry for column, entry in where.items())
-
-
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A row per setting and method, in the order of directions per parameter."""
     lines = []
@@ -248,7 +238,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         numbers = wording.digits(*(row[k] for k in ("directions_per_parameter", "control", "score", "first_order")))
         lines.append([row["method"], row["setting"], *numbers, f"{row['share_percent']:.0f}"])
     header = ("method", "setting", "directions", "control", "method's", "first order", "share (%)")
-    return wording.aligned(header, lines, left=2)
+    return wording.text_table(header, lines, left=2)
 
 
 # --- theory

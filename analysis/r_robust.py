@@ -6,15 +6,13 @@ Prints, for each method, cell and attack, a table with a row per aggregate and a
 was chosen without liars; below it what was tried without liars; writes NAME.txt and NAME.csv, a row per group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from shared import choosing, command, edges, files, wording
+from shared import choosing, edges, wording
+from shared.files import Report
 from shared.groups import Group, split
-from shared.reading import read
+from shared.study import study
 
 COMMON = ("cell", "method", "local", "aggregate", "attack", "share")
 VALIDATION = "validation_accuracy"
@@ -30,19 +28,14 @@ NOTE = (
 Row = Mapping[str, Any]
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the tables; exit status 2 if a result is missing."""
-    flags = command.parser("r_robust", __doc__, ["r_robust.toml", "r_robust_scalars.toml"]).parse_args(words)
-    with command.refusals("r_robust"):
-        groups = read("r_robust", flags, COMMON, COMMON)
-        rows = rows_of(groups)
-        files.publish(flags.out, text(rows), f"{NOTE} {wording.caption(groups, ('gamma', 'gamma_local'))}.", rows)
+def report(groups: Sequence[Group]) -> Report:
+    """The tables."""
+    at_the_end = choosing.by(lambda run: 100 * choosing.at_the_end(run, VALIDATION))
+    rows = choosing.rows(groups, COMMON, "local", at_the_end)
+    return Report(text(rows), f"{NOTE} {wording.caption(groups, ('gamma', 'gamma_local'))}.", rows)
 
 
-def rows_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """The rows of the CSV: a row per group; `best` of the steps of one aggregate under one attack."""
-    at_the_end = partial(choosing.means, criterion=lambda run: 100 * choosing.at_the_end(run, VALIDATION))
-    return choosing.rows(groups, COMMON, "local", at_the_end)
+main = study("r_robust", __doc__, ["r_robust.toml", "r_robust_scalars.toml"], COMMON, report, needed=COMMON)
 
 
 def text(rows: Sequence[Row]) -> str:
@@ -57,7 +50,7 @@ def text(rows: Sequence[Row]) -> str:
         shown = {(r["aggregate"], r["share"]): edges.accuracy(r) for r in [*without, *lies]}
         shares = list(dict.fromkeys(r["share"] for r in [*without, *lies]))
         lines = [[aggregate, *(shown.get((aggregate, share), "-") for share in shares)] for aggregate in kept]
-        parts.append(f"{where}, {lies[0]['attack']}\n{wording.aligned(['aggregate', *shares], lines)}\n")
+        parts.append(f"{where}, {lies[0]['attack']}\n{wording.text_table(['aggregate', *shares], lines)}\n")
     lines = [
         [
             place(r),
@@ -67,7 +60,7 @@ def text(rows: Sequence[Row]) -> str:
         ]
         for r in honest
     ]
-    tried = wording.aligned(["without liars", "aggregate", "step", "validation (%)"], lines, 3)
+    tried = wording.text_table(["without liars", "aggregate", "step", "validation (%)"], lines, 3)
     return "\n".join([*parts, tried])
 
 

@@ -6,8 +6,6 @@ python analysis/redraw.py scaling       # those whose names begin so
 Curves over rounds need results: their scripts draw them, where the runs have been made again.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import re
@@ -21,12 +19,17 @@ import a_overview
 import a_shares
 import b_methods
 import c_budget
+import c_fig3
 import d_lean
+import numpy as np
 import scaling
 import scaling_model
 from shared import command, files
+from shared.groups import Group
 from shared.lean import Place
 from shared.scaling import read
+
+from zofl_mpi.run import records
 
 KEPT = command.ANALYSIS / "results"
 SETTING = "MNIST, 10 clients, 50 % of them in a round, classes shared out by Dirichlet(0.1), 3 MPI ranks"
@@ -66,10 +69,23 @@ def lean_map(data: str) -> Any:
     return d_lean.draw_map(cells, data)
 
 
+def heterogeneity() -> Any:
+    """Figure 3 of [C], from c_fig3.csv: of one seed each, so that a mean is the number of its run."""
+    groups = []
+    for row in table("c_fig3"):
+        last = {"test_accuracy": np.array([row["accuracy_mean_percent"] / 100])}
+        run = records.Run(Path(), {}, {}, last, {}, {}, (), None, {}, {}, {})
+        where = {key: row[key] for key in ("data", "panel", "method")}
+        groups.append(Group(where, int(row["seeds_planned"]), {row["panel"]: row["value"]}, (run,)))
+    return c_fig3.draw(groups)
+
+
 DRAWN: Mapping[str, Callable[[], Any]] = {
+    "a_overview": lambda: a_overview.drawn(table("a_overview"), SETTING),
     "scaling/scaling": lambda: scaling.figure(read([STUDY])),
     "scaling/scaling_model": lambda: scaling_model.figure(*scaling_model.modelled(read([STUDY]), scaling_model.RATE)),
     "a_shares": lambda: a_shares.draw([row for row in table("a_shares") if row["best"] == "True"]),
+    "c_fig3": heterogeneity,
     "c_budget": lambda: c_budget.draw(table("c_budget")),
     "b_methods": lambda: b_methods.draw([row for row in table("b_methods") if row["best"] == "True"]),
     **{f"a_budget_{data}": partial(first_budget, data) for data in ("mnist", "fashion-mnist")},
@@ -88,14 +104,6 @@ def main(words: list[str] | None = None) -> None:
         for name, draw in DRAWN.items():
             if Path(name).name.startswith(tuple(flags.name)):
                 files.keep(draw(), flags.out / name)
-        if "a_overview".startswith(tuple(flags.name)):
-            numbers = [
-                a_overview.Number(
-                    **{**row, "where": f"{row['where']:g}" if isinstance(row["where"], float) else row["where"]}
-                )
-                for row in table("a_overview")
-            ]
-            a_overview.keep(a_overview.drawn(numbers, SETTING), flags.out / "a_overview")  # PNG alone, in its own size
 
 
 if __name__ == "__main__":

@@ -4,16 +4,14 @@ python analysis/scaling.py results/scaling/local.json     # a report of ReFrame,
 python analysis/scaling.py                                # what is kept in analysis/results/scaling, drawn again
 """
 
-from __future__ import annotations
-
-import argparse
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shared import command, figures, files
+from shared import command, figures, wording
+from shared.files import Report
 from shared.scaling import NAMES, Case, Measured, one_rank, read
-from shared.wording import aligned
 
 from zofl_mpi.report import palette
 
@@ -25,28 +23,23 @@ NOTE = (
     "divided by these; efficiency: speed-up by ranks, the server's among them. start: before the first round, no part "
     "of it. to-kept: seconds here, divided by those of the kept study. MB: down to the clients and up, a round."
 )
-HEADER = (
-    *("system", "method", "share", "study", "nodes", "ranks", "m", "clients/rank", "ms", "(range)", "computing"),
-    *("waiting", "sending", "server", "(share)", "speed-up", "efficiency", "MB-down", "MB-up", "start", "to-kept"),
-)
 
 
-def main(words: list[str] | None = None) -> None:
-    """Prints and draws a study; exit status 2 and one sentence if it cannot be read."""
-    parser = argparse.ArgumentParser(prog="scaling", description=(__doc__ or "").split("\n")[0])
-    default = [KEPT / "scaling.json"]
-    parser.add_argument("results", type=Path, nargs="*", default=default, help="reports of ReFrame, or HDF5 results")
-    parser.add_argument("--reference", type=Path, default=default[0], help="a kept study to compare with")
-    parser.add_argument("--out", type=Path, default=KEPT / "scaling", help="the files' name without suffix")
-    flags = parser.parse_args(words)
-    with command.refusals("scaling"):
-        study = read(flags.results)
-        compares = flags.reference.exists() and flags.reference not in flags.results
-        reference = read([flags.reference]).cases if compares else ()
-        rows = [row(case, study, reference) for case in ordered(study)]
-        title = f"{study.when or 'day unknown'}; {study.hardware}"
-        files.publish(flags.out, f"{title}\n\n{table(rows)}", NOTE, rows, figure(study))
-        files.write(flags.out.with_name(flags.out.name + ".json"), study.text())
+def report(flags: Any) -> Report:
+    """The table, the figure, and what was measured."""
+    study = read(flags.results)
+    compares = flags.reference.exists() and flags.reference not in flags.results
+    reference = read([flags.reference]).cases if compares else ()
+    rows = [row(case, study, reference) for case in ordered(study)]
+    title = f"{study.when or 'day unknown'}; {study.hardware}"
+    return Report(f"{title}\n\n{table(rows)}", NOTE, rows, figure(study), {".json": study.text()})
+
+
+FLAGS = {
+    "results": command.flag([KEPT / "scaling.json"], "reports of ReFrame, or HDF5 results", type=Path, nargs="*"),
+    "--reference": command.flag(KEPT / "scaling.json", "a kept study to compare with", type=Path),
+}
+main = command.script("scaling/scaling", __doc__, report, FLAGS)
 
 
 def ordered(study: Measured) -> list[Case]:
@@ -87,29 +80,30 @@ def row(case: Case, study: Measured, reference: tuple[Case, ...]) -> dict[str, A
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The lines in plain text."""
-
-    def cells(r: dict[str, Any]) -> list[str]:
-        milliseconds = [f"{1e3 * r[name]:.1f}" for name in ("compute", "wait", "send", "server_compute")]
-        compared = [_short(r["speed_up"]), _short(r["efficiency"])]
-        sizes = [f"{r[name] / 1e6:.3g}" for name in ("bytes_down", "bytes_up")]
-        return [
-            *(str(r[name]) for name in ("system", "method", "share", "study", "nodes", "ranks", "m")),
-            f"{r['clients_per_rank']:.4g}",
-            f"{1e3 * r['seconds']:.1f}",
-            f"({1e3 * r['low']:.1f}-{1e3 * r['high']:.1f})",
-            *milliseconds,
-            f"{100 * r['server_share']:.0f}%",
-            *compared,
-            *sizes,
-            f"{r['start']:.1f}s",
-            _short(r["to_reference"]),
-        ]
-
-    return "Times of a round in ms.\n\n" + aligned(HEADER, [cells(r) for r in rows], left=4)
-
-
-def _short(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.2f}"
+    ms, mb, short = (
+        partial(wording.numbers, ".1f", unit=1e-3),
+        partial(wording.numbers, ".3g", unit=1e6),
+        partial(wording.numbers, ".2f"),
+    )
+    names = ("system", "method", "share", "study", "nodes", "ranks", "m")
+    columns: dict[str, wording.Cell] = {
+        **{name: name for name in names},
+        "clients/rank": wording.numbers(".4g", "clients_per_rank"),
+        "ms": ms("seconds"),
+        "(range)": lambda r: f"({1e3 * r['low']:.1f}-{1e3 * r['high']:.1f})",
+        "computing": ms("compute"),
+        "waiting": ms("wait"),
+        "sending": ms("send"),
+        "server": ms("server_compute"),
+        "(share)": lambda r: f"{100 * r['server_share']:.0f}%",
+        "speed-up": short("speed_up"),
+        "efficiency": short("efficiency"),
+        "MB-down": mb("bytes_down"),
+        "MB-up": mb("bytes_up"),
+        "start": lambda r: f"{r['start']:.1f}s",
+        "to-kept": short("to_reference"),
+    }
+    return f"Times of a round in ms.\n\n{wording.table(rows, columns, left=4)}"
 
 
 @figures.styled

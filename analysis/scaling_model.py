@@ -4,18 +4,16 @@ python analysis/scaling_model.py                               # of what is kept
 python analysis/scaling_model.py results/scaling/local.json    # of a report of ReFrame
 """
 
-from __future__ import annotations
-
-import argparse
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib import ticker
-from shared import command, figures, files
+from shared import command, figures
+from shared.files import Report
 from shared.round_model import Form, Network, Work, cluster, network, predict, shared_server, work
 from shared.scaling import NAMES, Case, Measured, read
-from shared.wording import aligned
+from shared.wording import text_table
 
 from zofl_mpi.errors import UserError
 
@@ -44,24 +42,23 @@ SERVER_LIFTS = {
 }
 
 
-def main(words: list[str] | None = None) -> None:
-    """Prints and draws the model; exit status 2 and one sentence where something to make it from is missing."""
-    parser = argparse.ArgumentParser(prog="scaling_model", description=(__doc__ or "").split("\n")[0])
-    default = [KEPT / "scaling.json"]
-    parser.add_argument("results", type=Path, nargs="*", default=default, help="reports of ReFrame, or a kept study")
-    parser.add_argument("--rate", type=float, default=RATE, help="of the cluster's links in Gbit/s (default: 100)")
-    parser.add_argument("--out", type=Path, default=KEPT / "scaling_model", help="the files' name without suffix")
-    flags = parser.parse_args(words)
-    with command.refusals("scaling_model"):
-        if not flags.rate > 0:
-            raise UserError(f"--rate {flags.rate}: must be a number of Gbit/s above 0")
-        study = read(flags.results)
-        rows, todo, net = modelled(study, flags.rate)
-        far = [line(method, todo[method], net, m, ranks) for method in todo for m in MANY for ranks in FAR]
-        parts = [f"{study.when}; {study.hardware}", compared(rows), drawn_to(far, flags.rate)]
-        text = "\n\n".join([*parts, *(server_ranks(todo[SHARED], net) for _ in range(SHARED in todo))])
-        files.publish(flags.out, text, NOTE, rows, figure(rows, todo, net))
-        files.write_csv(flags.out.with_name(flags.out.name + "_far"), far)
+def report(flags: Any) -> Report:
+    """The model beside the runs, and drawn further."""
+    if not flags.rate > 0:
+        raise UserError(f"--rate {flags.rate}: must be a number of Gbit/s above 0")
+    study = read(flags.results)
+    rows, todo, net = modelled(study, flags.rate)
+    far = [line(method, todo[method], net, m, ranks) for method in todo for m in MANY for ranks in FAR]
+    parts = [f"{study.when}; {study.hardware}", compared(rows), drawn_to(far, flags.rate)]
+    parts += [server_ranks(todo[SHARED], net)] if SHARED in todo else []
+    return Report("\n\n".join(parts), NOTE, rows, figure(rows, todo, net), {"_far": far})
+
+
+FLAGS = {
+    "results": command.flag([KEPT / "scaling.json"], "reports of ReFrame, or a kept study", type=Path, nargs="*"),
+    "--rate": command.flag(RATE, "of the cluster's links in Gbit/s"),
+}
+main = command.script("scaling/scaling_model", __doc__, report, FLAGS)
 
 
 def modelled(study: Measured, rate: float) -> tuple[list[dict[str, Any]], dict[str, Work], Network]:
@@ -163,7 +160,7 @@ def compared(rows: list[dict[str, Any]]) -> str:
         f"{len(rows)} runs: error {100 * np.median(errors):.0f} % in the median, {100 * errors.max():.0f} % at most, "
         f"{100 * np.mean([r['error'] for r in rows]):+.0f} % on average"
     )
-    return f"Milliseconds a round, measured and by the model.\n\n{aligned(header, cells, left=4)}\n\n{summary}"
+    return f"Milliseconds a round, measured and by the model.\n\n{text_table(header, cells, left=4)}\n\n{summary}"
 
 
 def drawn_to(far: list[dict[str, Any]], rate: float) -> str:
@@ -178,7 +175,7 @@ def drawn_to(far: list[dict[str, Any]], rate: float) -> str:
     header = ["method", "m", "client-ranks", "packed", "one-by-one", "limit", "(one-by-one)", "lifted-by"]
     return (
         f"Seconds a round on a cluster, by the model: a core for each rank, links of {rate:g} Gbit/s, questions and "
-        f"computing as fast as here, the server's share low where that was measured.\n\n{aligned(header, cells)}"
+        f"computing as fast as here, the server's share low where that was measured.\n\n{text_table(header, cells)}"
     )
 
 
@@ -196,7 +193,7 @@ def server_ranks(todo: Work, net: Network) -> str:
         cells.append([f"{servers:,}", f"{merge:,}", f"{found.seconds:.3g}", found.limit])
     return (
         f"{SHARED} with {MANY[-1]:,} clients on {FAR[-1]:,} client ranks and a server of S ranks that takes a step on "
-        f"G uploads, seconds a round by the model.\n\n{aligned(['S', 'G', 'seconds', 'limit'], cells, left=0)}"
+        f"G uploads, seconds a round by the model.\n\n{text_table(['S', 'G', 'seconds', 'limit'], cells, left=0)}"
     )
 
 

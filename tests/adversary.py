@@ -10,6 +10,7 @@ traceback, and if a file that only the attack names is neither read nor written.
 
 import argparse
 import contextlib
+import importlib
 import io
 import itertools
 import json
@@ -29,6 +30,9 @@ import h5py
 import numpy as np
 
 import tests.retyped
+from tests.unit.test_messages import changed
+from zofl_mpi.engine import messages
+from zofl_mpi.methods.zo_hfl import ZOHFLState
 from zofl_mpi.run import records
 from zofl_mpi.run.records.hdf5 import set_attributes, texts
 
@@ -183,10 +187,6 @@ def forged() -> Iterator[Attack]:
 
 
 def _state(name: str, value: Any) -> None:
-    from tests.unit.test_messages import changed
-    from zofl_mpi.engine import messages
-    from zofl_mpi.methods.zo_hfl import ZOHFLState
-
     found = records.load_checkpoint("a.ckpt.h5")
     fields = {"x": np.zeros(640, np.float32), "gradient_f1_norm": 0.0, "gradient_f2_norm": 0.0, "local_steps": 0}
     if isinstance(value, list):  # which no message holds
@@ -332,6 +332,9 @@ def retyped() -> Iterator[Attack]:
             yield Attack(f"checkpoint: {name}, {reader}", plant, *(READERS | MORE)[reader])
 
 
+IMPORTED = ["matplotlib.pyplot", "pandas", "zofl_mpi.zo_hfl"]
+IMPORTED += [f"zofl_mpi.{name}" for name in ("report.figure", "report.page", "run.command.cli", "run.loop.session")]
+"""Once, before the forks."""
 KINDS = {"retyped": retyped, "forged": forged, "page": page, "flags": flags, "writers": writers}
 
 
@@ -410,12 +413,9 @@ def run(kinds: list[str], every: int, folder: Path) -> dict[str, tuple[int, list
     subprocess.run(command, cwd=made, check=True, capture_output=True)
     shutil.copy(made / "a.h5", made / "b.h5")
     (made / "g.toml").write_text(GRID)
-    import zofl_mpi.report.figure
-    import zofl_mpi.report.page
-    import zofl_mpi.run.command.cli
-    import zofl_mpi.run.loop.session
-    import zofl_mpi.zo_hfl  # noqa: F401  (imported once, before the forks)
 
+    for name in IMPORTED:
+        importlib.import_module(name)
     found = {}
     for kind in kinds:
         with contextlib.chdir(made):

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -126,11 +127,21 @@ def same_initial_parameters() -> None:
         torch.manual_seed(0)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def earlier_files_cost_no_collection() -> None:
+    """The garbage collector skips what earlier files of tests keep: in a worker soon a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def small_runs_start_soon() -> Iterator[None]:
-    """The disk's own time is a part of a small run."""
+    """The disk's own time is a part of a small run, and a reader waits for the end of a write, which none is here."""
+    from zofl_mpi.run.records import hdf5
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda number: None)  # no test cuts the power
+        patch.setattr(hdf5, "time", SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 50)))
         yield
 
 

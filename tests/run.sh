@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All checks: lint, format, the tests (three files at a time, since much of tests/e2e waits), types, then the MPI tests on
+# All checks: lint, format, the tests (four files at a time, since much of tests/e2e waits), types, then the MPI tests on
 # 2, 3 and 5 ranks. Ends non-zero if any failed; every step has a time limit, so it never hangs.
 #
 #   bash tests/run.sh            everything
@@ -71,7 +71,7 @@ check() { # check NAME SECONDS COMMAND...
 mpi=(env PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest -q -p pytest_mpi --with-mpi --only-mpi tests/mpi)
 tests=(python -m pytest --dist loadfile --no-loadscope-reorder) # the short files last
 case $what in
-    all) further=("${tests[@]}" -n 3 tests) ranks=(2 3 5) ;;
+    all) further=("${tests[@]}" -n 4 tests) ranks=(2 3 5) ;;
     quick) further=("${tests[@]}" -n 2 -m 'not slow' tests/unit tests/numerics) ranks=(3) ;;
     foreign)
         # OpenBLAS, torch, oneDNN and numba as on older processors; each takes other sums in another order.

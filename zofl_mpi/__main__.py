@@ -38,19 +38,6 @@ def lines() -> Iterator[str]:
     yield from (f"python -m {name:<26} {summary(import_module(name).__doc__)}" for name in TOOLS)
 
 
-def table() -> Iterator[str]:
-    """Rows of the page's table: methods with their clients' computation and messages; equal rows merged."""
-    alike = dict[tuple[str, ...], list[str]]()
-    for name in FAMILIES:
-        for method, made in import_module(name).METHODS.items():
-            same = alike.setdefault((made.computes, *made.travels.split(" down, ")), [])
-            same += [f"`{method}`"] * (f"`{method}`" not in same)
-    yield from ("| `--method` | a client computes | gets | sends |", "|---|---|---|---|")
-    yield from (
-        f"| {', '.join(m)} | {does} | {down} | {up.removesuffix(' up')} |" for (does, down, up), m in alike.items()
-    )
-
-
 def summary(text: str | None) -> str:
     """First line of a docstring."""
     return (text or "").strip().partition("\n")[0]

@@ -112,6 +112,11 @@ def place_of(exc: BaseException) -> str:
     return f"{own[-1].filename}, line {own[-1].lineno}" if own else ""
 
 
+def root_of(exc: BaseException) -> BaseException:
+    """The root cause of a chain of exceptions."""
+    return exc if exc.__cause__ is None else root_of(exc.__cause__)
+
+
 def printing(main: Callable[P, R]) -> Callable[P, R]:
     """Wrap a command's main function: closed standard output gives status 1, a full one a message and status 2."""
 

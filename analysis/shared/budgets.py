@@ -1,7 +1,5 @@
 """What a group has used up after each round: rounds and bytes; and the units they are told in."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from shared.groups import Array, Group

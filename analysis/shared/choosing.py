@@ -2,12 +2,10 @@
 
 A study that tunes steps has a row for each that was tried; its groups are those of a grid with axes of steps:
 
-    tried = choices(groups, lambda g: g.entry("method"), lambda same: means(same, criterion), step_axes(flags, STEPS))
+    tried = choices(groups, place("method"), by(criterion), by_size(STEPS))
     rows = [{"step": step(choice.group, STEPS), **choice.row} for choice in tried]
     best = [choice.group for choice in tried if choice.best]
 """
-
-from __future__ import annotations
 
 import math
 from argparse import Namespace
@@ -79,6 +77,11 @@ def choices(
     return [found[id(group)] for group in groups]
 
 
+def place(*axes: str) -> Callable[[Group], str]:
+    """A function that tells groups apart by their entries on these axes alone."""
+    return lambda group: "\n".join(map(group.entry, axes))
+
+
 def step_axes(flags: Namespace, steps: Callable[[str], bool]) -> dict[str, list[str]]:
     """{axis that holds steps, as `steps` knows them: its entries}, of all grids of a command line."""
     found: dict[str, list[str]] = {}
@@ -131,6 +134,11 @@ def named_step(group: Group, axes: Iterable[str]) -> str:
 def size(entry: str) -> float:
     """How long a step is, or how large a weight, from its name in the grid: local-0.03, lam-5."""
     return float(entry.rpartition("-")[2])
+
+
+def by(criterion: Callable[[records.Run], float]) -> Callable[[Sequence[Group]], list[float]]:
+    """A function that gives the mean criterion of each of a method's groups; see `means`."""
+    return lambda same: means(same, criterion)
 
 
 def means(same: Sequence[Group], criterion: Callable[[records.Run], float]) -> list[float]:

@@ -1,17 +1,18 @@
-"""The command line of a script: the flags that all share, and its sentences on stderr."""
-
-from __future__ import annotations
+"""The command line of a script: the flags that all share, its own, and its sentences on stderr."""
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from shared.files import Report, publish
 from zofl_mpi.errors import UserError
 
 ANALYSIS = Path(__file__).resolve().parents[1]
+Flags = Mapping[str, Mapping[str, Any]]
+"""{flag: what argparse takes of it}, see `flag`."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,9 +27,21 @@ class Parser(argparse.ArgumentParser):
         return flags
 
 
-def parser(name: str, about: str | None, grids: Sequence[str] = ()) -> argparse.ArgumentParser:
+def flag(default: Any, help: str, **options: Any) -> dict[str, Any]:
+    """A flag of a script's own: it has its default's type; a list takes several words."""
+    if isinstance(default, bool):
+        return {"action": "store_true", "help": help, **options}
+    several = isinstance(default, list)
+    told = " ".join(map(str, default)) if several else default
+    found = {"type": type(default[0] if several else default), "help": f"{help} (default: {told})", "default": default}
+    return {**found, **({"nargs": "+"} if several else {}), **options}
+
+
+def parser(
+    name: str, about: str | None, grids: Sequence[str] = (), own: Flags | None = None
+) -> argparse.ArgumentParser:
     """A parser with the flags that the scripts share; `grids`, if any, lie in jobs/ and are read by default."""
-    made = Parser(prog=name, description=(about or "").split("\n")[0])
+    made = Parser(prog=Path(name).name, description=(about or "").split("\n")[0])
     if grids:
         found = [ANALYSIS.parent / "jobs" / g for g in grids]
         listed = " ".join(f"jobs/{g}" for g in grids)
@@ -40,7 +53,35 @@ def parser(name: str, about: str | None, grids: Sequence[str] = ()) -> argparse.
     out = ANALYSIS / "results" / name
     told = f"the files' name without suffix (default: analysis/results/{name}; of other grids results/{name})"
     made.add_argument("--out", type=Path, default=out, help=told)
+    for word, options in (own or {}).items():
+        made.add_argument(word, **options)
     return made
+
+
+def script(
+    name: str,
+    about: str | None,
+    report: Callable[[Any], Report],
+    own: Flags | None = None,
+    grids: Sequence[str] = (),
+) -> Callable[..., None]:
+    """The `main` of a script.
+
+    Args:
+        name: of the script, and of the files that it writes in analysis/results.
+        about: its docstring; the first line is its help.
+        report: of the flags.
+        own: flags beside those that all scripts have.
+        grids: files in jobs/ that are read by default.
+    """
+
+    def main(words: list[str] | None = None) -> None:
+        """Print and write the report; exit status 2 after a sentence if a result is missing."""
+        flags = parser(name, about, grids, own).parse_args(words)
+        with refusals(Path(name).name):
+            publish(flags.out, report(flags))
+
+    return main
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """Whether a best step lies inside the steps that were tried, or at an edge, where a better one may lie beyond."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +32,11 @@ def _ends_at(best: Group, tried: Sequence[Group], axis: str, order: Sequence[str
 def star(row: Mapping[str, Any]) -> str:
     """The mark of the best step in a row of a CSV, and of one at an edge."""
     return " *" + MARK * bool(row["at_edge"]) if row["best"] else ""
+
+
+def step(row: Mapping[str, Any]) -> str:
+    """A row's step, and the mark of one at an edge."""
+    return f"{row['step']} {MARK}" if row["at_edge"] else str(row["step"])
 
 
 def accuracy(row: Mapping[str, Any], marked: bool = False) -> str:

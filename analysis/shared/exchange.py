@@ -4,8 +4,6 @@ Each is measured as a method poses it, packing, threads and accounts included, s
 the messages themselves.
 """
 
-from __future__ import annotations
-
 import platform
 import time
 from collections.abc import Callable, Generator, Iterator

@@ -1,7 +1,5 @@
 """The looks of all figures: sizes, colours, lines, bands, titles and the legend."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any
@@ -18,6 +16,7 @@ from zofl_mpi.report.figure import STYLE
 
 COLUMN, PAGE = 3.5, 7.0
 """Inches: the widths of one and of two columns of a paper."""
+DPI = 200
 
 
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,7 +33,7 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
 def canvas(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Any, Any]:
     """A figure and its (rows, columns) panels; `height` in inches is a row's. Call it in a `styled` function."""
     figure, panels = plt.subplots(
-        rows, columns, figsize=(width, 0.5 + height * rows), layout="constrained", squeeze=False, **options
+        *(rows, columns), figsize=(width, 0.5 + height * rows), dpi=DPI, layout="constrained", squeeze=False, **options
     )
     for panel in panels.flat:
         panel.grid(color="0.9", linewidth=0.5)
@@ -69,10 +68,13 @@ def band(panel: Any, x: Any, values: Array, label: str, k: int) -> None:
 
 
 def barred(panel: Any, x: Sequence[float], values: Sequence[Array], **looks: Any) -> None:
-    """Draws means over seeds, with bars from the least to the largest; of each point the values of its seeds."""
+    """Draws means over seeds, with bars from the least to the largest; of each point the values of its seeds.
+
+    A mean of equal values may lie below them, by rounding.
+    """
     means = [v.mean() for v in values]
     ends = [[v.mean() - v.min() for v in values], [v.max() - v.mean() for v in values]]
-    panel.errorbar(x, means, np.array(ends), **{"capsize": 2, "elinewidth": 0.7, **looks})
+    panel.errorbar(x, means, np.maximum(ends, 0), **{"capsize": 2, "elinewidth": 0.7, **looks})
 
 
 def accuracies(group: Group) -> tuple[Any, Array]:

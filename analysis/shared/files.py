@@ -1,13 +1,11 @@
 """The files that a script writes: text, CSV, LaTeX and figures. Each prints its path."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 
@@ -36,7 +34,9 @@ def _make_folder(folder: Path) -> None:
 
 
 def write_csv(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes OUT.csv: numbers with all their digits, nan as nothing."""
+    """Writes OUT.csv, if there are rows: numbers with all their digits, nan as nothing."""
+    if not rows:
+        return
     text = StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -57,26 +57,47 @@ def keep(figure: Any, out: Path) -> None:
         _make_folder(out.parent)
         for path in paths:
             with new_file(path, "", force=True) as made:
-                figure.savefig(made, dpi=200)
+                figure.savefig(made, dpi="figure")
     finally:
         plt.close(figure)
     print(*paths, sep="\n")
 
 
-def publish(out: Path, text: str, note: str = "", rows: Sequence[Mapping[str, Any]] = (), figure: Any = None) -> None:
-    """Prints a text and below it a note, writes both to OUT.txt, and where they are given OUT.csv and the figure.
+class Report(NamedTuple):
+    """What a script tells, and where it is kept.
+
+    Attributes:
+        text: printed, and written to OUT.txt with the note below it.
+        rows: of OUT.csv.
+        figure: of OUT.pdf and OUT.png.
+        more: {ending: a text, rows or a figure} of further files; "_map" of rows is OUT_map.csv.
+    """
+
+    text: str = ""
+    note: str = ""
+    rows: Sequence[Mapping[str, Any]] = ()
+    figure: Any = None
+    more: Mapping[str, Any] = {}
+
+
+def publish(out: Path, report: Report) -> None:
+    """Prints a report and writes its files; what is empty is left out.
 
     Raises:
         UserError: a file cannot be written.
     """
-    told = f"{text}\n\n{paragraph(note)}\n" if note else f"{text}\n"
+    told = f"{report.text}\n\n{paragraph(report.note)}\n" if report.note else f"{report.text}\n"
     try:
-        print(told)
-        write(out.with_name(out.name + ".txt"), told)
-        if rows:
-            write_csv(out, rows)
-        if figure is not None:
-            keep(figure, out)
+        if report.text:
+            print(told)
+            write(out.with_name(out.name + ".txt"), told)
+        for ending, what in {"": report.rows, **report.more, "_": report.figure}.items():
+            name = out.with_name(out.name + ending.removesuffix("_"))
+            if isinstance(what, str):
+                write(name, what)
+            elif isinstance(what, Sequence):
+                write_csv(name, what)
+            elif what is not None:
+                keep(what, name)
     finally:
-        if figure is not None:
-            plt.close(figure)
+        plt.close("all")

@@ -3,8 +3,6 @@
 A group is what a grid repeats over seeds. Nothing is averaged over silently: `Group.note` says which seeds are missing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the figures of [C] share: names and looks of its methods, and differences seed by seed."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +25,8 @@ NAMES = {
     "decomfl": "DeComFL",
 }
 """How they are spelled, in the order of their looks; frozen and with step 0 are controls."""
-ALIKE = {"splitlora": "sflv2", "decomfl": "sflv1"}
-"""Methods that have the look of another one, beside which they are not drawn: SplitLoRA is SFLV2 on adapters."""
+ALIKE = {"splitlora": "sflv2", "decomfl": "sflv1", "heron-group": "cse_fsl"}
+"""Methods that have the look of another one, beside which they are not drawn: there are more than looks."""
 LOOKS: Mapping[str, dict[str, Any]] = {"heron-still": {"color": "0.45", "linestyle": "", "marker": "x"}}
 """Where they differ from `figures.look`: a client part with step 0 is a frozen one, so markers lie on a line."""
 LEFT_OUT = ("mu", "gamma", "server_fraction")
@@ -72,8 +70,8 @@ def titled(panel: Any, title: str, groups: Sequence[Group], who: Callable[[Group
     lines = [title]
     for note, found in split([g for g in groups if g.note], lambda g: g.note).items():
         names = f"{len(found)} of the points" if len(found) > NAMED else "; ".join(map(who, found))
-        names = "all" if len(found) == len(groups) else names
-        lines += textwrap.wrap(f"{note.strip('()')}: {names}", width)
+        told = f"every point: {note[1:-1]}" if len(found) == len(groups) else f"{note[1:-1]}: {names}"
+        lines += textwrap.wrap(told, width)
     panel.set_title("\n".join(lines), loc="left")
 
 

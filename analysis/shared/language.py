@@ -1,7 +1,5 @@
 """What the figures of [C] on language models share: settings, perplexities, captions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Ways of training where some devices have no room for a backward pass, at the places of `analysis/d_lean.py`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

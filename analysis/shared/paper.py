@@ -1,7 +1,5 @@
 """The numbers that [A] prints."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

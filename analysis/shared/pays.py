@@ -1,7 +1,5 @@
 """Split clients that learn, beside frozen ones: each method at its best step, and the share of the gap it closes."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

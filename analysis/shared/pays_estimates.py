@@ -1,7 +1,5 @@
 """What estimates are worth in c_pays: how far they point along the gradient, for how many passes, to what end."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -77,7 +75,7 @@ def estimates_table(rows: Sequence[Mapping[str, Any]]) -> str:
         gained = wording.mean_of(row, "gain", ""), wording.mean_of(row, "share")
         cells = (str(row["directions"]), *wording.digits(row["passes"]), cosine, by_rule, *gained)
         lines.append([row["setting"], spelled(row["method"]), *cells])
-    return wording.aligned(header, lines, left=2)
+    return wording.text_table(header, lines, left=2)
 
 
 def differences(places: Places) -> Iterator[dict[str, Any]]:
@@ -100,4 +98,4 @@ def differences_table(rows: Sequence[Mapping[str, Any]]) -> str:
         each = ", ".join(f"{float(value):.2f}" for value in row["ahead_by_seed"].split())
         both = spelled(row["method"]), spelled(row["beside"])
         lines.append([row["setting"], *both, each, wording.mean_of(row, "ahead", "")])
-    return wording.aligned(header, lines, left=3)
+    return wording.text_table(header, lines, left=3)

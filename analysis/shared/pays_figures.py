@@ -1,7 +1,5 @@
 """The figures of c_pays: accuracy against what was spent, against a step's memory, and what estimates are worth."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Contexts of a data set of texts for a model to write to, each with its references."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, final
 

@@ -1,7 +1,5 @@
 """The results that a command line names, read group by group; what is missing is told, never averaged over."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Builds the data, the problem and the method of a result again, from the configuration in its file."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +12,13 @@ from zofl_mpi.run import records
 from zofl_mpi.run.command import build, flags, plan, stored
 from zofl_mpi.run.command.family import family_of
 
-OWN = "a class (module:Class), file or folder of your own that a result names; it is used only if it is named here"
-"""Help of a script's flag --own."""
+OWN: dict[str, Any] = {
+    "action": "append",
+    "default": [],
+    "metavar": "NAME",
+    "help": "a class (module:Class), file or folder of your own that a result names; used only if named here",
+}
+"""A script's flag --own, as argparse takes it."""
 
 
 def setting_of(

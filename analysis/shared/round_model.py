@@ -14,8 +14,6 @@ W: waves after the first; B, U, B': bytes down, up, of a reply. The terms of the
 the waves and the cores, which work at once: the longest decides.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

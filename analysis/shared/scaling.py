@@ -1,7 +1,5 @@
 """What a scaling study measured, its runs and exchanges: read from results, ReFrame's report, or a kept file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -120,14 +118,16 @@ def read(paths: Sequence[Path]) -> Measured:
 
 def _read(path: Path) -> Measured:
     if path.suffix != ".json":
-        return Measured((_case(path, {}),), (), _day(path))
+        return Measured((_case(path, {}),), (), str(records.load(path).attrs.get("started", ""))[:10])
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
         if "session_info" in told:
             return _of_report(told)
         if "runs" in told:
-            exchanges = (_exchange(values) for values in told["exchanges"])
-            return Measured(tuple(map(_kept, told["runs"])), tuple(exchanges), told["when"])
+            cases = (Case(**{**values, "timing": Timing.of(values["timing"])}) for values in told["runs"])
+            costs = ({kind: Cost(**cost) for kind, cost in values["costs"].items()} for values in told["exchanges"])
+            exchanges = (Exchange(**{**own, "costs": c}) for own, c in zip(told["exchanges"], costs, strict=True))
+            return Measured(tuple(cases), tuple(exchanges), told["when"])
         return Measured((), (_of_exchange(told, ""),))
     except FileNotFoundError as error:
         raise UserError(f"there is no file {path}") from error
@@ -158,18 +158,6 @@ def _case(path: Path, test: dict[str, Any]) -> Case:
     run = records.load(path)
     method = test.get("method") or str(run.config.get("method", ""))
     return Case(test.get("system", ""), method, test.get("share", ""), test.get("study", ""), timing(run))
-
-
-def _day(path: Path) -> str:
-    return str(records.load(path).attrs.get("started", ""))[:10]
-
-
-def _kept(values: dict[str, Any]) -> Case:
-    return Case(**{**values, "timing": Timing.of(values["timing"])})
-
-
-def _exchange(values: dict[str, Any]) -> Exchange:
-    return Exchange(**{**values, "costs": {kind: Cost(**cost) for kind, cost in values["costs"].items()}})
 
 
 def _of_exchange(told: dict[str, Any], system: str) -> Exchange:

@@ -8,8 +8,6 @@ tr(H)/|H|_2 is what [C]'s Theorem 2 has in place of the number of parameters.
 An operator maps flat vectors (n,) float64 to such; what precision it computes in is its own affair.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

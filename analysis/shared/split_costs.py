@@ -1,7 +1,5 @@
 """What split training costs: bytes of labels and heads, and the work and memory of a client's step."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

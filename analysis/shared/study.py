@@ -1,11 +1,19 @@
-"""A study: its grid, its columns and its figure are described, and one program reads, tells and draws it.
+"""Studies: what is read of which grids, and told and drawn of their groups.
 
-A study tells a row per group of its grids; a group is what a grid repeats over seeds. A whole script:
+A group is what a grid repeats over seeds. Most studies make a `Report` of their groups; a whole script:
 
-    STUDY = Study(
-        "c_x",  # analysis/c_x.py, which writes analysis/results/c_x.txt, .csv, .pdf and .png
+    main = study("c_x", __doc__, ["c_x.toml"], ("data", "method"), report)
+
+    if __name__ == "__main__":
+        main()
+
+reads jobs/c_x.toml and writes analysis/results/c_x.txt, .csv, .pdf and .png. A `Study` tells a row per group, and is
+described by its columns:
+
+    main = Study(
+        "c_x",
         __doc__,
-        grids=["c_x.toml"],  # in jobs/
+        grids=["c_x.toml"],
         axes=("data", "method"),
         columns=(
             entry("data", "data"),
@@ -18,16 +26,10 @@ A study tells a row per group of its grids; a group is what a grid repeats over 
         control=lambda group, groups: alike(group, groups, "data", method="heron-frozen"),
         note=lambda groups: f"What the columns are. {wording.caption(groups)}.",
         draw=draw,  # groups -> a figure, see `figures`
-    )
-    main = STUDY.main
+    ).main
 
-    if __name__ == "__main__":
-        main()
-
-Studies that choose the best of several steps have `shared/choosing.py` for it.
+Those that choose the best of several steps have `shared/choosing.py` for it.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
@@ -36,12 +38,31 @@ from typing import Any, final
 
 import numpy as np
 
-from shared import command, files, wording
+from shared import command, wording
+from shared.files import Report
 from shared.groups import Array, Group, mean_sd
 from shared.reading import read
 
 Told = Callable[[Group, Group | None], Any]
 """What is told of a group, given the one that it is compared with, or None."""
+
+
+def study(
+    name: str,
+    about: str | None,
+    grids: Sequence[str],
+    axes: Sequence[str],
+    report: Callable[[Sequence[Group]], Report],
+    needed: Sequence[str] = ("method",),
+) -> Callable[..., None]:
+    """The `main` of a script that makes a report of the groups of its grids.
+
+    Args:
+        name, about, grids: as of `command.script`.
+        axes: those that it tells; a grid with another one would be averaged over, and is refused.
+        needed: axes without which a grid is refused.
+    """
+    return command.script(name, about, lambda flags: report(read(name, flags, axes, needed)), grids=grids)
 
 
 @final
@@ -66,14 +87,10 @@ class Study:
     """What is read, told and drawn; see the module's docstring.
 
     Attributes:
-        name: of the script, and of the files that it writes.
-        about: its docstring; the first line is its help.
-        grids: files in jobs/, read unless --grid names others.
-        axes: those that the columns tell; a grid with another one would be averaged over, and is refused.
+        name, about, grids, axes, needed: as of `study`.
         columns: of table and CSV, in their order.
         note: the paragraph below the table.
         draw: the figure; None for a study without one.
-        needed: axes without which a grid is refused.
         control: the group among all that a group is compared with, or None.
         arrange: all groups in the order of the table, before anything else is done with them.
         left: columns of words in the table, set to the left.
@@ -93,12 +110,13 @@ class Study:
 
     def main(self, words: list[str] | None = None) -> None:
         """Print and write the table, draw the figure; exit status 2 if a result is missing."""
-        flags = command.parser(self.name, self.about, self.grids).parse_args(words)
-        with command.refusals(self.name):
-            groups = self.arrange(read(self.name, flags, self.axes, self.needed))
-            text = table(self.columns, groups, self.control, self.left)
-            figure = self.draw(groups) if self.draw else None
-            files.publish(flags.out, text, self.note(groups), self.rows(groups), figure)
+        study(self.name, self.about, self.grids, self.axes, self.report, self.needed)(words)
+
+    def report(self, groups: Sequence[Group]) -> Report:
+        """Table and figure."""
+        groups = self.arrange(groups)
+        text = table(self.columns, groups, self.control, self.left)
+        return Report(text, self.note(groups), self.rows(groups), self.draw(groups) if self.draw else None)
 
     def rows(self, groups: Sequence[Group]) -> list[dict[str, Any]]:
         """The rows of the CSV."""
@@ -116,7 +134,7 @@ def table(
     """The table on screen, a row per group."""
     told = [column for column in columns if column.header]
     cells = [[column.shown(g, other) for column in told] for g in groups for other in [control(g, groups)]]
-    return wording.aligned([column.header for column in told], cells, left)
+    return wording.text_table([column.header for column in told], cells, left)
 
 
 def alike(group: Group, groups: Sequence[Group], *axes: str, **where: str) -> Group | None:

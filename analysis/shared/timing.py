@@ -1,10 +1,8 @@
 """Cost of a round of a result: its seconds by use, and its bytes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +82,7 @@ class Timing:
         return self.server_compute / (self.server_compute + self.compute_all)
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> Timing:
+    def of(cls, values: dict[str, Any]) -> Self:
         """The inverse of `asdict`."""
         return cls(**{**values, "steps": tuple(StepTiming(**each) for each in values["steps"])})
 

@@ -1,7 +1,5 @@
 """Figures of what methods reach and use up: a row for each method, a column for each quantity, from rows of a CSV."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

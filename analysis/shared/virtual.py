@@ -7,8 +7,6 @@ say how long a round takes. So one run stands for all of them.
     seconds, joules = known.spent(federation("phones", m=10, small=3, up=1e6)).T  # (R,) each, since the start
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """How numbers, methods and data sets are spelled on screen, in captions and in LaTeX; and tables in plain text."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,10 +8,37 @@ from typing import Any
 from shared.groups import Group, entries, lacking, shown, split
 from zofl_mpi.report.wording import DATA
 from zofl_mpi.report.wording import METHODS as METHODS
-from zofl_mpi.report.wording import aligned as aligned
 from zofl_mpi.report.wording import latex as latex
+from zofl_mpi.report.wording import text_table as text_table
 
-Table = Sequence[Sequence[str]]
+Cell = str | Callable[[Any], Any]
+"""A column's cell of an item: by a key, or a function of it."""
+
+
+def table(items: Iterable[Any], columns: Mapping[str, Cell], left: int = 1) -> str:
+    """A table with a row per item and a column per header."""
+    cells = [[str(item[c] if isinstance(c, str) else c(item)) for c in columns.values()] for item in items]
+    return text_table(list(columns), cells, left)
+
+
+def crossed(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
+    """A table of (row, column, cell), in the order in which rows and columns come first; - where there is no cell."""
+    found: dict[str, dict[str, str]] = {}
+    columns: dict[str, None] = {}
+    for row, column, cell in cells:
+        found.setdefault(row, {})[column] = cell
+        columns.setdefault(column)
+    return text_table([corner, *columns], [[row, *(of.get(c, "-") for c in columns)] for row, of in found.items()])
+
+
+def numbers(form: str, key: str, unit: float = 1) -> Callable[[Mapping[str, Any]], str]:
+    """A cell of `table`: a row's number in this unit, written so; - for nan."""
+    return lambda row: "-" if math.isnan(row[key]) else format(row[key] / unit, form)
+
+
+def four(key: str, unit: float = 1) -> Callable[[Mapping[str, Any]], str]:
+    """A cell of `table`: a row's number with four significant digits; - for nan."""
+    return numbers(".4g", key, unit)
 
 
 def data_of(group: Group) -> str:

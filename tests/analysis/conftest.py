@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -130,12 +129,6 @@ def wrote(script: Any, tmp_path: Path, painted: set[str]) -> Callable[..., Wrote
         return told
 
     return run
-
-
-@pytest.fixture(scope="module")
-def wrote_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Made], Wrote]:
-    """wrote_once(SCRIPT, GRIDS): as `wrote`, for tests of a file that look at the same files and do not change them."""
-    return cache(lambda name, given: ran(name, given, tmp_path_factory.mktemp(name) / "out"))
 
 
 @pytest.fixture

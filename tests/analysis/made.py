@@ -5,7 +5,6 @@ import csv
 import fcntl
 import importlib
 import shutil
-import statistics
 import struct
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -26,7 +25,6 @@ from zofl_mpi.run.grid import file
 
 CELLS = {"a1000-b0.9": (1000.0, 0.9), "a0.1-b0.5": (0.1, 0.5)}
 """Of [A]'s grids: alpha and beta."""
-METHODS, SEEDS, READINGS = ("zo_hfl", "fedavg"), ("1", "2"), ("default", "mu-10", "pixels-raw")
 PAPER: dict[tuple[object, ...], dict[str, float]] = {
     ("digits", 1000.0, 0.9): {"zo_hfl": 50.0, "fedavg": 60.0},
     ("digits", 0.1, 0.5): {"zo_hfl": 70.0},
@@ -208,18 +206,6 @@ def table_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(table))
 
 
-def same(told: str, value: float) -> bool:
-    """Whether a cell of a CSV has this number; nothing stands for nan."""
-    return (told == "" and np.isnan(value)) or (told != "" and float(told) == pytest.approx(value, rel=1e-12))
-
-
-def check_difference(row: dict[str, str], keys: tuple[str, str], one: list[float], other: list[float]) -> None:
-    """A row has mean and deviation of differences seed by seed. Mutation: the deviation of a difference of means."""
-    less = [a - b for a, b in zip(one, other, strict=True)]
-    assert float(row[keys[0]]) == pytest.approx(statistics.mean(less), abs=1e-9)
-    assert float(row[keys[1]]) == pytest.approx(statistics.stdev(less), abs=1e-9)
-
-
 def check_figure(stem: Path, inches: float = 0.0) -> None:
     """NAME.png and NAME.pdf are figures; of this width, if one is given."""
     head = stem.with_name(stem.name + ".png").read_bytes()[:24]
@@ -228,10 +214,10 @@ def check_figure(stem: Path, inches: float = 0.0) -> None:
     assert stem.with_name(stem.name + ".pdf").read_bytes().startswith(b"%PDF")
 
 
-def sketch(figure: Any, name: Path, dpi: float) -> None:
+def sketch(figure: Any, name: Path, dpi: str) -> None:
     """In the place of savefig: the figure is drawn, and the file has no more than `check_figure` reads."""
     figure.draw_without_rendering()
-    wide, high = (int(dpi * inches) for inches in figure.get_size_inches())
+    wide, high = (int(figure.dpi * inches) for inches in figure.get_size_inches())
     head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", wide, high)
     name.write_bytes(head if name.suffix == ".png" else b"%PDF")
 

@@ -10,7 +10,7 @@ from zofl_mpi.numerics import zo
 
 
 def test_figure_3_is_drawn(wrote: Any) -> None:
-    told = wrote("a_fig3", ["--steps", "20"])
+    told = wrote("a_fig3", [])
     check_figure(told.stem, 7.0)
 
 
@@ -27,9 +27,10 @@ def test_the_smoothing_of_figure_3_is_the_mean_over_the_ball_and_its_slope_the_e
         assert (around[1] - around[0]) / 2e-5 == pytest.approx(estimate[0], abs=1e-4)
 
 
-def test_the_descent_of_figure_3_leaves_the_plateau_only_below_eta(script: Any) -> None:
+def test_the_descent_of_figure_3_leaves_the_plateau_only_below_eta(script: Any, monkeypatch: Any) -> None:
     module = script("a_fig3")
+    monkeypatch.setattr(module, "STEPS", 400)
     for eta, start, end in ((0.5, 0.3, -1.0), (0.1, 0.3, 0.3), (0.5, 0.8, 0.8), (0.1, -2.0, -1.0), (0.1, 0.05, -1.0)):
-        points = module.descent(start, eta, 400, 0.05)
+        points = module.descent(start, eta)
         assert len(points) == 401 and points[0] == start
         assert points[-1] == pytest.approx(end, abs=1e-6)

@@ -4,10 +4,9 @@ import re
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from tests.analysis.made import Grids, check_difference, check_figure, group_of
+from tests.analysis.made import Grids, group_of
 from zofl_mpi.errors import UserError
 
 NAMES = ("printed", "tuned", "steps")
@@ -25,30 +24,6 @@ def values(groups: list[Any], column: str, **where: str) -> list[float]:
     """The last numbers in %, seed by seed, of the one group there."""
     (group,) = [g for g in groups if all(g.where.get(axis, "-") == entry for axis, entry in where.items())]
     return [100 * float(run.rounds[column][-1]) for run in group.runs]
-
-
-def test_the_numbers_are_those_of_the_results(made: Grids, script: Any, wrote: Any) -> None:
-    """Mutations: x for y_i; differences of means; the rival of another cell."""
-    told = wrote("a_personal", made("a_personal"), names=NAMES)
-    rows = told.rows
-    check_figure(told.stem, 7.0)
-    groups = made("a_personal").groups(*script("a_personal").AXES, names=("printed",))
-    printed = [row for row in rows if row["steps"] == "printed"]
-    assert len(printed) == 2 * 3 and {row["step"] for row in printed} == {"printed"}
-    for row in printed:
-        at = {"cell": row["cell"]}
-        own = values(groups, "personal_accuracy", method=row["method"], **at)
-        assert float(row["personal_mean_percent"]) == pytest.approx(np.mean(own))
-        of_x = values(groups, "test_accuracy", method=row["method"], **at)
-        assert float(row["global_mean_percent"]) == pytest.approx(np.mean(of_x))
-        rival = values(groups, "personal_accuracy", method="fedavg", **at)
-        check_difference(row, ("less_fedavg_mean", "less_fedavg_sd"), own, rival)
-        ahead = sum(a > b for a, b in zip(own, rival, strict=True))
-        assert int(row["seeds_ahead_of_fedavg"]) == ahead
-        if row["method"] == "zo_hfl":
-            assert f"printed, digits, {row['cell']}: {np.subtract(own, rival).mean():+.2f}" in told.out
-            assert f"ahead on {ahead} of 2 seeds" in told.out
-    assert any(abs(float(row["less_fedavg_mean"])) > 0.1 for row in printed)
 
 
 def test_steps_are_chosen_on_validation_samples(made: Grids, script: Any, wrote: Any) -> None:

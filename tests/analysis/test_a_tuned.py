@@ -7,27 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.analysis.made import CELLS, METHODS, Grids, group_of
-
-
-def test_the_best_step_is_that_of_the_highest_mean(made: Grids, wrote: Any) -> None:
-    told = wrote("a_tuned", made("a_steps"))
-    out, rows = told.out, told.rows
-    assert len(rows) == 8
-    for cell in CELLS:
-        for method in METHODS:
-            means = {
-                step: statistics.mean(made("a_steps").lasts(cell=cell, method=method, step=step))
-                for step in ("low", "high")
-            }
-            best = max(means, key=lambda step: means[step])
-            marked = {r["step"]: r["best"] for r in rows if r["cell"] == cell and r["method"] == method}
-            assert marked == {step: str(step == best) for step in means}
-            assert f"{means[best]:.2f} ±" in out.split("Each method")[1] and f"({best})" in out
-            assert sum(f"{means[best]:.2f} ± " in line and " *" in line for line in out.split("\n")) == 1
-    assert out.count(" *") - 2 == 4  # two titles say what the star means
-    assert out.count(" *!") == 4 and {r["at_edge"] for r in rows if r["best"] == "True"} == {"step"}  # two steps only
-    assert "! at an edge of the grid, a better step may lie beyond: ZO-HFL (" in out
+from tests.analysis.made import Grids, group_of
 
 
 def test_a_step_without_all_seeds_is_not_the_best(place: Grids, wrote: Any) -> None:

@@ -44,29 +44,6 @@ def test_other_problems_have_no_column_of_a_twin(tmp_path: Path) -> None:
         assert not {"objective_nonsmooth", "test_smooth_loss"} & set(file["rounds"])
 
 
-def test_the_best_step_is_that_of_the_lowest_nonsmooth_objective(made: Grids, wrote: Any) -> None:
-    told = wrote("b_methods", made("b_methods"))
-    rows = told.rows
-    assert len(rows) == 2 + 1 + 2 * 2 + 2
-    means: dict[tuple[str, str], dict[str, float]] = {}
-    for row in rows:
-        where = {axis: row[axis] for axis in ("method", "rectifier", "step")}
-        name = "objective" if row["method"].startswith("fedrzo") else "objective_nonsmooth"
-        values = made("b_methods").column(name, **where)[:, -1]
-        means.setdefault((row["method"], row["rectifier"]), {})[row["step"]] = values.mean()
-        assert float(row["nonsmooth_mean"]) == pytest.approx(values.mean(), rel=1e-14)
-        smooth = made("b_methods").column("test_smooth_loss", **where)[:, -1].mean()
-        assert float(row["smooth_test_mean"]) == pytest.approx(smooth, rel=1e-14)
-    for row in rows:
-        steps = means[row["method"], row["rectifier"]]
-        assert row["best"] == str(row["step"] == min(steps, key=lambda step: steps[step]))
-        first, *_, last = [*steps, *steps] if len(steps) == 1 else steps
-        at_end = first != last and row["step"] in (first, last)
-        assert row["at_edge"] == ("step" if row["best"] == "True" and at_end else "")
-    assert told.out.split("Each method")[0].count(" *") == len(means) + 1  # the title says what the star means
-    assert told.out.count(" *!") == sum(row["at_edge"] == "step" for row in rows) > 0
-
-
 def test_the_evaluations_are_those_of_the_local_steps(made: Grids, script: Any) -> None:
     module = script("b_methods")
     groups = made("b_methods").groups(*module.AXES)
@@ -80,25 +57,6 @@ def test_the_evaluations_are_those_of_the_local_steps(made: Grids, script: Any) 
         else:
             steps = made("b_methods").column("local_steps", **group.where).mean(axis=0)
             assert found == pytest.approx(np.cumsum(steps) * 8 * 2)
-
-
-def test_fedrzo_is_drawn_beside_each_sharpness(made: Grids, script: Any) -> None:
-    """Mutations: FedRZO in the first block alone; the mean of another step."""
-    module = script("b_methods")
-    rows = [module.row(choice) for choice in module.choices(made("b_methods").groups(*module.AXES)) if choice.best]
-    figure = module.draw(rows)
-    assert len(figure.axes) == 6
-    for panel, sharpness in zip(figure.axes[::3], ("10", "1"), strict=True):
-        assert panel.get_title(loc="left") == f"digits, smooth twin's sharpness {sharpness}"
-        names = [label.get_text() for label in panel.get_yticklabels()]
-        assert names == ["FedRZO", "FedRZO, 16 directions", "FedAvg", "Scaffnew"]
-        (fedavg,) = [r for r in rows if r["method"] == "fedavg" and r["rectifier"] == sharpness]
-        dots = [line for line in panel.lines if line.get_marker() == "o"]
-        assert dots[2].get_xdata() == pytest.approx([fedavg["nonsmooth_mean"]])
-    for panel in figure.axes:  # Mutation: limits that are set before all is drawn
-        left, right = panel.get_xlim()
-        assert all(left <= x <= right for line in panel.lines for x in line.get_xdata())
-    assert [panel.get_xscale() for panel in figure.axes[:3]] == ["linear", "linear", "log"]
 
 
 def test_the_step_is_chosen_on_the_validation_part_where_there_is_one(script: Any) -> None:
@@ -116,4 +74,3 @@ def test_the_step_is_chosen_on_the_validation_part_where_there_is_one(script: An
     bare = [group("one", 0.1), group("other", 0.4)]
     assert [choice.best for choice in module.choices(groups)] == [False, True]
     assert [choice.best for choice in module.choices(bare)] == [True, False]
-    assert module.note(groups) != module.note(bare)

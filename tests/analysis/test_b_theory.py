@@ -23,7 +23,7 @@ def test_all_runs_at_once_are_algorithm_1(script: Any, name: str) -> None:
     family, seeds = getattr(module, name)(m), (1, 2)
     generator = np.random.default_rng(0)
     noise = generator.standard_normal(family.noise.shape)
-    family = module.replace(family, noise=noise - noise.mean(axis=1, keepdims=True))
+    family = family._replace(noise=noise - noise.mean(axis=1, keepdims=True))
     make: Any = Bowls.random if name == "bowls" else MaxAffine.random
     problem, _, data = make(Streams(1), 2, m)
     data = tuple(module.replace(own, noise=family.noise[i]) for i, own in enumerate(data))

@@ -48,9 +48,10 @@ def test_the_best_step_is_that_of_the_validation_part(script: Any) -> None:
         planted("fedavg", [0.5, 0.8], [0.5, 0.7], up=512, local="local-3"),
         planted("decomfl", [0.2, 0.4], [0.2, 0.3], up=8, local="local-1"),
     ]
-    chosen = [choice.group for choice in module.choices(groups) if choice.best]
-    assert [(g.entry("method"), g.entry("local")) for g in chosen] == [("fedavg", "local-3"), ("decomfl", "local-1")]
-    lines = {line.get_label(): line for line in module.draw(chosen).axes[0].get_lines()}
+    told = module.report(groups)
+    chosen = [(row["method"], row["step"]) for row in told.rows if row["best"]]
+    assert chosen == [("fedavg", "local-3"), ("decomfl", "local-1")]
+    lines = {line.get_label(): line for line in told.figure.axes[0].get_lines()}
     assert set(lines) == {"FedAvg", "DeComFL"}
     assert lines["FedAvg"].get_xdata() == pytest.approx([1, 2])
     assert lines["FedAvg"].get_ydata() == pytest.approx([50, 80])

@@ -1,15 +1,14 @@
 """[C]'s language figures from tiny real results: the numbers are those computed by hand from the files."""
 
-import statistics
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.analysis.made import Grids, check_difference, check_figure, same
+from tests.analysis.made import Grids
 from tests.conftest import ROOT
-from zofl_mpi.run import grid, records
+from zofl_mpi.run import grid
 
 ROUNDS = [1, 2, 3]
 
@@ -19,103 +18,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def with_data(data_dir: Path) -> None:
     """The texts need GPT-2's tokens."""
-
-
-def lasts(runs: list[records.Run], column: str) -> list[float]:
-    return [float(run.rounds[column][-1]) for run in runs]
-
-
-def sent(run: records.Run) -> Any:
-    return np.cumsum(
-        run.clients["bytes_down"].sum((1, 2)) + run.clients["bytes_up"].sum((1, 2)) + run.rounds["label_bytes"]
-    )
-
-
-def test_figure_5_has_the_perplexities_and_the_paired_differences(made: Grids, wrote: Any) -> None:
-    """Mutations: HERON of the other start; test's for validation's; labels left out; the end for HERON's bytes."""
-    grids = made("c_lm")
-    told = wrote("c_fig5", grids)
-    assert told.path(".txt").read_text().strip() in told.out
-    check_figure(told.stem, 7)
-    rows = told.rows
-    assert len(rows) == 4 + 2
-    for row in rows:
-        where = {"start": row["start"], "method": row["method"]}
-        runs, herons = grids.loaded(**where), grids.loaded(start=row["start"], method="heron")
-        for part in ("validation", "test"):
-            mine = lasts(runs, f"{part}_perplexity")
-            assert same(row[f"{part}_perplexity_mean"], statistics.mean(mine))
-            assert same(row[f"{part}_perplexity_sd"], statistics.stdev(mine))
-        keys = ("heron_less_it_mean", "heron_less_it_sd")
-        check_difference(row, keys, lasts(herons, "validation_perplexity"), lasts(runs, "validation_perplexity"))
-        assert float(row["bytes"]) == np.mean([sent(run)[-1] for run in runs])
-        budget, own = (np.mean([sent(run) for run in each], axis=0) for each in (herons, runs))
-        within = [r for r in range(3) if own[r] <= budget[-1]]  # all rounds are evaluated
-        values = [run.rounds["validation_perplexity"][within[-1]] for run in runs]
-        assert same(row["at_herons_bytes_mean"], statistics.mean(values))
-        assert (len(within) < 3) == (row["method"] == "splitlora")
-    assert "HERON, frozen client" in told.out and "pretrained weights, LoRA" in told.out
-
-
-def test_the_lines_of_figure_5(made: Grids, script: Any) -> None:
-    """Against rounds, against bytes, and seed by seed less the frozen client. Mutations: bytes of a round alone; the
-    control of the other start.
-    """
-    module, grids = script("c_fig5"), made("c_lm")
-    figure = module.draw(grids.groups(*module.STUDY.axes))
-    names = script("shared.heron").NAMES
-    assert len(figure.axes) == 6 and figure.axes[3].get_title(loc="left") == "random weights, LoRA"
-    left, middle, right = ({line.get_label(): line for line in panel.get_lines()} for panel in figure.axes[:3])
-    frozen = grids.loaded(start="pretrained", method="heron-frozen")
-    for method in ("heron", "splitlora", "decomfl"):
-        runs = grids.loaded(start="pretrained", method=method)
-        values = np.array([run.rounds["validation_perplexity"] for run in runs])
-        less = values - [run.rounds["validation_perplexity"] for run in frozen]
-        name = names[method]
-        assert left[name].get_xdata().tolist() == ROUNDS == right[name].get_xdata().tolist()
-        assert np.allclose(left[name].get_ydata(), values.mean(axis=0), rtol=1e-12)
-        assert np.allclose(right[name].get_ydata(), less.mean(axis=0), rtol=0, atol=1e-9)
-        ratio = np.asarray(middle[name].get_xdata()) / np.mean([sent(run) for run in runs], axis=0)
-        assert np.allclose(ratio, ratio[0], rtol=1e-12)
-    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in left.values()}
-    assert len(looks) == 4
-
-
-def test_figure_6_has_both_losses_and_what_the_frozen_client_of_the_same_cut_is_less(
-    made: Grids, script: Any, wrote: Any
-) -> None:
-    """Mutations: the control of the other cut; the local loss of the first round."""
-    module, grids = script("c_fig6"), made("c_lm_depth")
-    told = wrote("c_fig6", grids)
-    check_figure(told.stem, 7)
-    rows = told.rows
-    assert len(rows) == 5 + 4
-    for row in rows:
-        where = {"cut": f"cut{row['cut']}", "depth": f"depth{row['auxiliary_blocks']}", "method": row["method"]}
-        (run,) = grids.loaded(**where)
-        (control,) = grids.loaded(cut=where["cut"], depth="depth1", method="heron-frozen")
-        assert same(row["validation_loss_mean"], run.rounds["validation_loss"][-1])
-        assert same(row["local_loss_mean"], run.rounds["local_loss"][-1])
-        less = run.rounds["validation_loss"][-1] - control.rounds["validation_loss"][-1]
-        assert same(row["less_frozen_mean"], np.nan if row["method"] == "heron-frozen" else less)
-    figure = module.draw(grids.groups(*module.STUDY.axes))
-    lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
-    assert lines["HERON, 2 blocks at the client"].get_xdata().tolist() == [0, 1] and len(lines) == 4 + 2
-
-
-def test_the_best_step_has_the_lowest_validation_loss(made: Grids, wrote: Any) -> None:
-    """Mutations: the largest; the test part's; an edge that is not told."""
-    told = wrote("c_lm_tuned", made("c_lm_steps"))
-    rows = told.rows
-    assert len(rows) == 4 and {row["step"] for row in rows} == {"c1e-3", "c1e-2", "c1e-3 mu1e-3", "c1e-2 mu1e-3"}
-    for method in ("cse_fsl", "heron"):
-        of = [row for row in rows if row["method"] == method]
-        for row in of:
-            (run,) = made("c_lm_steps").loaded(method=method, local=row["step"].split()[0])
-            assert same(row["validation_loss"], run.rounds["validation_loss"][-1])
-        (best,) = [row for row in of if row["best"] == "True"]
-        assert best is min(of, key=lambda row: float(row["validation_loss"])) and best["at_edge"] == "local"
-    assert "! at an edge of the grid" in told.out and told.out.count("*!") == 2
 
 
 # --- what models write

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from zofl_mpi.run.command.plan import CHANGEABLE
+from zofl_mpi.run.command.run_flags import CHANGEABLE
 from zofl_mpi.run.grid import file
 
 KNOWN = ROOT / "tests/analysis/defaults.json"

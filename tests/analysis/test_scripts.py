@@ -8,7 +8,8 @@ from typing import Any
 import h5py
 import pytest
 
-from tests.analysis.made import Grids
+from tests.analysis.made import Grids, grid_files, group_of
+from tests.analysis.written import made_up_results
 from tests.conftest import ROOT, run_process
 from zofl_mpi.run import grid
 from zofl_mpi.run.records.hdf5 import set_attributes
@@ -33,9 +34,8 @@ def damage(path: Path, how: str) -> None:
             set_attributes(file, {"config": config, "status": "interrupted" if how == "interrupted" else "done"})
 
 
-OTHERS = [(*pair, "configuration") for pair in OF_B.items()]
 HOW = ["truncated", "text", "schema", "interrupted", "configuration"]
-OTHERS += [(*pair, how) for pair in (("a_table1", "a_table"), ("a_fig2", "a_taus")) for how in HOW]
+OTHERS = [(*pair, how) for pair in (("a_table1", "a_table"), ("a_fig2", "a_taus")) for how in HOW]
 
 
 @pytest.mark.parametrize(("name", "grid_name", "how"), OTHERS)
@@ -50,27 +50,26 @@ def test_a_result_that_is_not_of_this_run_is_refused_by_name(
 
 
 @pytest.mark.parametrize(("name", "grid_name"), ({"a_table1": "a_table"} | OF_B | OF_C).items())
-def test_a_missing_seed_is_refused_and_marked_with_partial(
-    place: Grids, name: str, grid_name: str, wrote: Any, refuses: Any
-) -> None:
-    runs = place(grid_name).read().runs
-    runs[0].out.unlink()
-    lines = refuses(name, place(grid_name))
-    assert len(lines) == 2 and runs[0].name in lines[0]
-    assert lines[1].endswith(f"1 of {len(runs)} results cannot be used; --partial goes on without them")
-    told = wrote(name, place(grid_name), "--partial", pixels=False)
+def test_a_missing_seed_is_refused_and_marked_with_partial(name: str, grid_name: str, wrote: Any, refuses: Any) -> None:
+    (path,) = grid_files(grid_name)
+    first, *others = grid.read(path, trust=True).runs
+    with made_up_results(missing=[first.name]):
+        lines = refuses(name, ["--grid", str(path)])
+        told = wrote(name, ["--grid", str(path)], "--partial", pixels=False)
+    assert len(lines) == 2 and first.name in lines[0]
+    assert lines[1].endswith(f"1 of {1 + len(others)} results cannot be used; --partial goes on without them")
     seeds = [row["seeds"] for row in told.rows]
-    assert runs[0].name in told.err and "1" in seeds
+    assert first.name in told.err and "1" in seeds
     assert "1 of 2" in told.out if name in OF_C else seeds.count("1") == 1
 
 
 @pytest.mark.parametrize(("name", "grid_name"), ({"a_table1": "a_table"} | OF_B | OF_C).items())
-def test_a_group_without_any_seed_stays_in_the_table(place: Grids, name: str, grid_name: str, wrote: Any) -> None:
-    first = place(grid_name).read().runs[0]
-    for run in place(grid_name).seeds(**{axis: e for axis, e in first.coordinates.items() if axis != "seed"}):
-        run.out.unlink()
-    told = wrote(name, place(grid_name), "--partial", pixels=False)
-    seeds = [row["seeds"] for row in told.rows]
+def test_a_group_without_any_seed_stays_in_the_table(name: str, grid_name: str, wrote: Any) -> None:
+    (path,) = grid_files(grid_name)
+    first, *others = grid.read(path, trust=True).runs
+    same = [run.name for run in others if {**run.coordinates, "seed": ""} == {**first.coordinates, "seed": ""}]
+    with made_up_results(missing=[first.name, *same]):
+        seeds = [row["seeds"] for row in wrote(name, ["--grid", str(path)], "--partial", pixels=False).rows]
     assert "0" in seeds and (name in OF_C or seeds.count("0") == 1)
 
 
@@ -129,6 +128,14 @@ def test_the_grids_of_b_in_the_repository_are_those_of_the_scripts(script: Any) 
         assert needed <= set(study.axes) and study.folder == Path(f"results/{name}")
     figure = grid.read(ROOT / "jobs" / "b_fig1.toml", trust=True)
     assert (figure.axes["eta"], figure.axes["H"]) == (("0.1", "0.01", "0.001"), ("1", "5", "10", "20"))
+
+
+@pytest.mark.parametrize("name", ["c_fig2", "c_fig3", "c_lm", "c_lm_random"])
+def test_methods_of_one_figure_differ_in_their_looks(script: Any, name: str) -> None:
+    """Mutation: a ninth look, which is the first one again."""
+    methods = grid.read(ROOT / "jobs" / f"{name}.toml", trust=True).axes["method"]
+    places = {script("shared.heron").place(group_of(where={"method": m})) for m in methods if m != "heron-still"}
+    assert len({place % len(script("shared.figures").LOOKS) for place in places}) == len(set(methods) - {"heron-still"})
 
 
 def test_the_grids_of_c_in_the_repository_are_those_of_the_scripts(script: Any) -> None:

@@ -84,7 +84,7 @@ def test_a_caption_tells_values_and_whose_they_are(script: Any) -> None:
 
 
 def test_a_table_is_aligned(script: Any) -> None:
-    text = script("shared.wording").aligned(("name", "n"), [["a", "10.25"], ["longer", "-"]])
+    text = script("shared.wording").text_table(("name", "n"), [["a", "10.25"], ["longer", "-"]])
     assert text.split("\n") == ["name        n", "------  -----", "a       10.25", "longer      -"]
 
 

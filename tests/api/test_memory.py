@@ -85,6 +85,7 @@ def test_held_out_shares_are_drawn_from_each_client_by_the_seed() -> None:
     ("clients", "test", "words"),
     [
         ({}, 0.1, "there is no client"),
+        ({1: (np.eye(3), [0, 1, 2]), "1": (np.eye(3), [0, 1, 2])}, 0.4, "two clients have names that read alike"),
         ({"a": 3}, 0.1, "client a is a int; it must be a pair"),
         ({"a": (np.eye(3), [0, 1])}, 0.1, r"client a: x has the shape \(3, 3\), y \(2,\)"),
         ({"a": (np.eye(3), [0, 1, 2])}, 1.5, "test 1.5: must be a pair .* or a share of the clients' samples between"),
@@ -100,6 +101,9 @@ def test_held_out_shares_are_drawn_from_each_client_by_the_seed() -> None:
         ({"a": [1, 2, 3]}, 0.4, "sample 0 of client a is a int; it must be a pair"),
         ({"a": (np.eye(1), [0])}, 0.9, "client a has no sample; leave it out, or hold out a smaller share"),
         ({"a": (np.array([["x"]]), [0])}, 0.1, "x is <U1; it must be numbers"),
+        ({"a": []}, 0.4, "client a has no sample; leave it out"),
+        ({"a": (np.eye(2), [["x"], ["y"]])}, 0.4, r"y is <U1 of shape \(2, 1\): targets must be numbers"),
+        ({"a": (np.eye(2), [1j, 2j])}, 0.4, "y is complex128; it must be classes"),
     ],
 )
 def test_what_is_wrong_is_named(clients: Any, test: Any, words: str) -> None:

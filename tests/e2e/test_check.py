@@ -12,9 +12,9 @@ from tests.conftest import ROOT, Capsys, Patch, run_process
 from tests.e2e.faulty import FAULTS, Sound
 from zofl_mpi import check, fedrzo, heron_sfl, zo_hfl
 from zofl_mpi.api import checking, processes
+from zofl_mpi.api.arguments import Arguments
 from zofl_mpi.api.checking import check_all, check_method
 from zofl_mpi.api.findings import Checked
-from zofl_mpi.api.processes import Call
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.command import flags
 from zofl_mpi.run.command.plan import groups_of, role_of
@@ -25,22 +25,22 @@ TINY = {"tau": 2, "T": 2, "N": 2, "T_lower": 2, "h": 2, "n_p": 2, "align_epochs"
 """Flags, of methods that have them, by which a round is short."""
 
 
-def ours() -> dict[str, Call]:
+def ours() -> dict[str, Arguments]:
     """Every method of the package, once, on a small problem."""
-    found = dict[str, Call]()
+    found = dict[str, Arguments]()
     for family in (zo_hfl, fedrzo, heron_sfl):
         for name, cls in family.METHODS.items():
             problem = PROBLEMS.get(role_of(cls) or "", "toy" if family is zo_hfl else "bowls")
             known = flags.flags_of(groups_of(family, name, problem))
             tiny = {flag: value for flag, value in TINY.items() if flag in known}
-            found.setdefault(name, Call(name, problem, None, family.__name__.removeprefix("zofl_mpi."), tiny))
+            found.setdefault(name, Arguments(name, problem, None, family.__name__.removeprefix("zofl_mpi."), tiny))
     return found
 
 
 @pytest.fixture(scope="module")
 def findings() -> dict[str, Checked]:
     """What is found in all of them, by name; a start of processes serves all."""
-    calls = {cls.__name__: Call(cls, "toy", None, "", {"n": 3}) for cls in FAULTS} | ours()
+    calls = {cls.__name__: Arguments(cls, "toy", None, "", {"n": 3}) for cls in FAULTS} | ours()
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(checking.FEW, "beta", 0.01)  # ours with many clients: all of them would take minutes
         patch.setattr(checking, "ROUNDS", 3)
@@ -81,7 +81,7 @@ def test_the_pages_example_is_checked_as_the_page_shows(tmp_path: Path, monkeypa
     (tmp_path / "feedsign.py").write_text(code)
     (tmp_path / "naive.py").write_text(GUARD.sub("", code))
     monkeypatch.syspath_prepend(str(tmp_path))
-    good, naive = check_all([Call(f"{name}:FeedSign", None, None, "", {}) for name in ("feedsign", "naive")])
+    good, naive = check_all([Arguments(f"{name}:FeedSign", None, None, "", {}) for name in ("feedsign", "naive")])
     assert f"{good}\n" == shown and good.ok
     assert naive.failed == ["NaN"] and "".join(f"{each}\n" for each in naive.findings if each.advice) == failure
 

@@ -24,7 +24,7 @@ from zofl_mpi.data import npz, partition
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
-from zofl_mpi.run.command import flags
+from zofl_mpi.run.command import flags, trial
 from zofl_mpi.run.command.plan import groups_of, parse_plan
 from zofl_mpi.run.grid import __main__ as grid_runner
 from zofl_mpi.run.grid import read
@@ -191,8 +191,9 @@ def submitted(words: list[str], capsys: Any) -> None:
 
 @pytest.fixture(name="here")
 def fixture_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the pages' own modules, grids, table and texts, and a cache of its own."""
+    """A folder with the pages' own modules, grids, table and texts, a cache of its own; --dry-run times no round."""
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(trial, "TRIAL_SECONDS", 0.01)
     for module, code in own().items():
         (tmp_path / f"{module}.py").write_text(code)
     for name, text in grids().items():

@@ -47,13 +47,15 @@ def test_fednest_is_refused_by_a_sentence(name: str) -> None:
     assert (ended.status, ended.stderr) == (2, said)
 
 
-def test_a_lower_level_without_gradients_asks_for_exact() -> None:
+def test_what_a_black_box_lacks_is_told() -> None:
     """Mutation: a gradient of zeros."""
     with pytest.raises(UserError, match=r"only returns its solution.*use --lower exact"):
         from_flags(FedRZOBL, setting("shares"), lower="local_sgd")
     of = setting("shares")
     with pytest.raises(UserError, match="neither gradients nor curvature"):
         of.problem.gradient_h(0, vector(1), vector(2), of.data[0])
+    with pytest.raises(UserError, match="--n 1"):
+        CVaR.random(STREAMS, 1, m)
 
 
 # --- cvar
@@ -81,21 +83,6 @@ def test_answers_are_whole_multiples_and_have_no_slope() -> None:
         assert np.array_equal(of.problem.answer(data.inputs, (y + 1e-9 * vector(t, n - 1))[None]), answers)
     for t in range(5):
         assert abs(implicit(of, vector(t)) - implicit(exact, vector(t))) <= 0.005 / 0.1 + 1e-12
-
-
-def test_the_ridge_regression_is_solved() -> None:
-    """Gradient zero, curvature that of the mean. Mutations: mu in one of the two; the mean of own solutions."""
-    of = setting("cvar", noise=1.0)
-    x = vector(1)
-    y = of.problem.solution(x, of.data)
-    slopes = [of.problem.gradient_h(i, x, y, data) for i, data in enumerate(of.data)]
-    close(np.mean(slopes, axis=0), np.zeros(n - 1), 1e-12)
-    low, high = of.problem.curvature(x)
-    step = 1e-3 * vector(2, n - 1)
-    moved = np.mean([of.problem.gradient_h(i, x, y + step, data) for i, data in enumerate(of.data)], axis=0)
-    assert low * step @ step <= moved @ step <= high * step @ step and low > of.problem.mu
-    with pytest.raises(UserError, match="--n 1"):
-        CVaR.random(STREAMS, 1, m)
 
 
 # --- shares

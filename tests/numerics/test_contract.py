@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,8 +15,10 @@ from torch.nn.functional import huber_loss
 from tests.numerics.samples import (
     BATCH,
     BYTES,
+    DATA,
     GENERATOR,
     ROWS,
+    SHAPE,
     STREAMS,
     UNIT,
     WEIGHTS,
@@ -29,7 +32,11 @@ from tests.numerics.samples import (
 )
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.problems.analytic.nonsmooth import Bowls
+from zofl_mpi.problems.analytic.quadratic import Quadratic
+from zofl_mpi.problems.models import CNN
 from zofl_mpi.problems.network import Network, seeded
+from zofl_mpi.problems.relu_net import ReLUNet
 from zofl_mpi.problems.softmax import Softmax
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -64,15 +71,18 @@ def heavier(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return 1 + inputs.flatten(1).mean(dim=1) ** 2 + (targets > 0).to(inputs)
 
 
-def network(make: Callable[[], nn.Module], data: Dataset, loss: Any, dtype: Any = np.float64, **given: Any) -> Network:
+def network(
+    make: Callable[[], nn.Module], data: Dataset, loss: Any, dtype: Any = np.float64, shape: Any = (p,), **given: Any
+) -> Network:
     module, some = seeded(make, STREAMS(Purpose.MODULE)), np.arange(9)
     examples = data.take(some, dtype)[0], data.answers(some, dtype)
     own: dict[str, Any] = {"weights": WEIGHTS, "terms": terms(), "dtype": dtype, "loss_function": loss}
-    return Network(module, (p,), data.classes, examples=examples, **own, **given)
+    return Network(module, shape, data.classes, examples=examples, **own, **given)
 
 
 HEAVY = torch.tensor([1.0, 2, 3, 4])
-MEANS: dict[str, tuple[Dataset, Callable[..., Any]]] = {
+Cases = dict[str, tuple[Any, Callable[..., Any]]]
+MEANS: Cases = {
     "softmax": (UNIT, lambda dtype=np.float64: Softmax(p, C, "numpy", weights=WEIGHTS, terms=terms(), dtype=dtype)),
     "cross-entropy": (UNIT, partial(network, partial(layers, C), UNIT, None)),
     "smoothed": (UNIT, partial(network, partial(layers, C), UNIT, nn.CrossEntropyLoss(label_smoothing=0.1))),
@@ -85,30 +95,43 @@ MEANS: dict[str, tuple[Dataset, Callable[..., Any]]] = {
     "tokens": (TOKENS, partial(network, words, TOKENS, nn.CrossEntropyLoss())),
 }
 """Problems whose loss is a mean of the samples' own."""
-OTHERS: dict[str, tuple[Dataset, Callable[..., Any]]] = {
-    "class weights": (UNIT, partial(network, partial(layers, C), UNIT, nn.CrossEntropyLoss(HEAVY)))
+NETWORKS = [name for name in MEANS if name != "softmax"]
+CLASS_WEIGHTS: Cases = {"class weights": (UNIT, partial(network, partial(layers, C), UNIT, nn.CrossEntropyLoss(HEAVY)))}
+RELU: Cases = {
+    f"relu, {kind}": (DATA[kind], lambda dtype=np.float64: ReLUNet(p, 3, lam=0.3, rectifier=3.0, dtype=dtype))
+    for kind in ("bytes in [0, 1]", "standardised", "per feature")
 }
-ALL = {**MEANS, **OTHERS}
+SAMPLED: Cases = {**MEANS, **RELU, **CLASS_WEIGHTS}
+KNOWN: dict[str, Any] = {cls.__name__: cls.random(STREAMS, 5, 3, samples=N, noise=1.0) for cls in (Bowls, Quadratic)}
+BOWLS: Cases = {name: (clients[1], lambda own=own: own) for name, (own, _, clients) in KNOWN.items()}
+MEANS |= RELU | BOWLS  # of the network the loss is the smooth twin's, `losses` are not
+ALL: Cases = {**MEANS, **CLASS_WEIGHTS}
+KINKED: Cases = {
+    f"cnn, {kind}": (DATA[kind], partial(network, lambda: CNN(SHAPE, C, (2, 3)), DATA[kind], None, shape=SHAPE))
+    for kind in ("standardised", "per feature")
+}
+"""In float32 their steps take another way."""
+
+
+def part(data: Any, positions: Any) -> Any:
+    """These samples alone."""
+    return data.subset(positions) if isinstance(data, Dataset) else replace(data, noise=data.noise[positions])
 
 
 def start(ours: Any) -> Any:
     return 0.3 * points(1, ours.n)[0]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, *KINKED])
 def test_the_gradient_is_that_of_the_loss(name: str) -> None:
     """On all samples and on a mini-batch, by central differences. Mutations: a sum for a mean; weights in one of the
-    two alone; another reduction over labels."""
-    data, make = ALL[name]
+    two alone; another reduction over labels; the inputs' scale once; the ridge twice; channels interleaved wrongly."""
+    data, make = {**ALL, **KINKED}[name]
     ours = make()
-    x, direction, h = start(ours), points(1, ours.n, 2)[0], 1e-5
+    x, direction, h = start(ours), points(1, ours.n, 2)[0], 1e-7 if name in KINKED else 1e-5
     direction /= np.linalg.norm(direction)
-    ends = np.stack([x + h * direction, x - h * direction])
     for batch in (None, BATCH):
-        if hasattr(ours, "losses"):
-            F = ours.losses(0, ends, data, batch)
-        else:
-            F = [ours.loss(end, data if batch is None else data.subset(batch)) for end in ends]
+        F = [ours.loss(x + s * direction, data if batch is None else part(data, batch)) for s in (h, -h)]
         slope = (F[0] - F[1]) / (2 * h)
         assert slope == pytest.approx(direction @ ours.gradient(x, data, batch), rel=1e-5, abs=1e-8)
 
@@ -119,37 +142,44 @@ def test_the_loss_of_all_is_the_mean_over_its_parts(name: str) -> None:
     data, make = MEANS[name]
     ours = make()
     x, cut = start(ours), [np.arange(13), np.arange(13, N)]
-    parts = [data.subset(own) for own in cut]
+    parts = [part(data, own) for own in cut]
     shares = [len(own) / N for own in cut]
     close(sum(w * ours.loss(x, own) for w, own in zip(shares, parts, strict=True)), ours.loss(x, data))
     close(sum(w * ours.gradient(x, own) for w, own in zip(shares, parts, strict=True)), ours.gradient(x, data))
-    close(ours.gradient(x, data, BATCH), ours.gradient(x, data.subset(BATCH)))
-    assert ours.f1(x, data) == ours.loss(x, data)
-    if hasattr(ours, "losses"):
+    close(ours.gradient(x, data, BATCH), ours.gradient(x, part(data, BATCH)))
+    if name in RELU:
+        return
+    if name != "Bowls":
+        assert ours.f1(x, data) == ours.loss(x, data)
+        close(ours.gradient_f1(x, data, BATCH), ours.gradient(x, data, BATCH), 0)
+    if name not in ("softmax", "Quadratic"):
         close(ours.losses(1, x[None], data)[0], ours.loss(x, data))
-        close(ours.losses(1, x[None], data, BATCH)[0], ours.loss(x, data.subset(BATCH)))
+        close(ours.losses(1, x[None], data, BATCH)[0], ours.loss(x, part(data, BATCH)))
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_local_steps_follow_from_the_gradient(name: str) -> None:
-    """Mutations: of other samples; no mu, no shift; the sum of a mini-batch for its mean; terms of another client."""
+    """The caller's start stays, and comes back as a copy where there are none. Mutations: of other samples; no mu, no
+    shift; mu around the current point; the sum of a mini-batch for its mean; terms of another client."""
     data, make = ALL[name]
     ours, positions, gammas = make(), batches(6, 5), 0.2 / np.arange(1, 7)
     x, shift = start(ours), 0.1 * points(1, ours.n, 3)[0]
-    plain = proximal = x
+    hierarchical, plain, proximal = name not in (*RELU, "Bowls"), x, x
+    mu = 0.0 if not hierarchical else ours.mu[1] if name == "Quadratic" else ours.terms.of_client(1)[0]
     for batch, gamma in zip(positions, gammas, strict=True):
         plain = plain - gamma * (ours.gradient(plain, data, batch) + 0.7 * (plain - x) + shift)
-        proximal = proximal - gamma * (
-            ours.gradient(proximal, data, batch) + ours.terms.of_client(1)[0] * (proximal - x)
-        )
+        proximal = proximal - gamma * (ours.gradient(proximal, data, batch) + mu * (proximal - x))
     close(ours.descend(data, x, positions, gammas, mu=0.7, shift=shift), plain, 1e-9)
-    close(ours.solve_client(1, data, x[None], x[None], positions, gammas)[0], proximal, 1e-9)
+    same = ours.descend(data, x, positions[:0], gammas[:0])
+    assert np.array_equal(x, start(ours)) and np.array_equal(same, x) and not np.shares_memory(same, x)
+    if hierarchical:
+        close(ours.solve_client(1, data, x[None], x[None], positions, gammas)[0], proximal, 1e-9)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", SAMPLED)
 def test_float32_is_float64_to_rounding(name: str) -> None:
     """Mutations: targets in another dtype; a loss's constants in one dtype alone."""
-    data, make = ALL[name]
+    data, make = SAMPLED[name]
     wide, narrow = make(), make(dtype=np.float32)
     x, positions, gammas = start(wide), batches(6, 5), np.full(6, 0.1)
     x32 = x.astype(np.float32)
@@ -160,7 +190,22 @@ def test_float32_is_float64_to_rounding(name: str) -> None:
     close(end, wide.descend(data, x, positions, gammas), 1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name != "softmax"])
+@pytest.mark.parametrize("name", ["softmax", "cross-entropy", *RELU])
+def test_the_score_of_a_mix_of_classes(name: str) -> None:
+    """Its own shares change nothing, one class has its own score, classes that the data lack do not count. Mutations:
+    the mix ignored; weights not divided by counts, or shared out over all samples."""
+    data, make = MEANS[name]
+    ours = make()
+    x, labels, mix = start(ours), data.labels[data.rows], np.array([0.5, 0.0, 0.2, 0.3])
+    by_class = [ours.score(x, data.subset(np.flatnonzero(labels == c))) for c in range(C)]
+    for key, whole in ours.score(x, data).items():
+        close(ours.score(x, data, data.counts() / N)[key], whole)
+        close(ours.score(x, data, mix)[key], sum(mix[c] * by_class[c][key] for c in range(C)))
+        close(ours.score(x, data, np.eye(C)[2])[key], by_class[2][key])
+        close(ours.score(x, data.subset(np.flatnonzero(labels == 0)), mix)[key], by_class[0][key])
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, *CLASS_WEIGHTS])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_loss_is_torchs_in_float64_of_the_networks_outputs(name: str, dtype: Any) -> None:
     """Mutations: a reduction that is no mean over samples and labels; a loss summed in float32, whose differences are
@@ -237,7 +282,7 @@ def test_augmented_steps_are_keyed_by_their_samples_and_their_start() -> None:
     assert np.abs(shift).max() > 1e-3  # of the same samples in another round other numbers
 
 
-@pytest.mark.parametrize("name", [name for name in MEANS if name != "softmax"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_many_clients_at_once_take_the_steps_of_one(name: str) -> None:
     """By --kernel torch. Mutations: targets of other samples; the plain cross-entropy of another loss."""
     data, make = MEANS[name]

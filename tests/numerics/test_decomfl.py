@@ -201,7 +201,6 @@ def test_what_cannot_be_is_refused() -> None:
         ({"freeze": "client"}, "--freeze client: must be none"),
         ({"state": "reset"}, "--state reset: must be keep"),
         ({"order": "client_major"}, "--order client_major: must be interleave"),
-        ({"mu": 0.0}, "--mu 0.0: must be a smoothing radius"),
     ):
         with pytest.raises(UserError, match=words):
             flags.from_flags(DeComFL, own, **{"batch": 4, **given})

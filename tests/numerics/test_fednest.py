@@ -40,33 +40,6 @@ def logistic() -> Setting[Any]:
 # --- the problems' derivatives
 
 
-@pytest.mark.parametrize("make", [lambda: known(BilevelBowls, 1.0), lambda: known(Saddle, 1.0), logistic])
-@pytest.mark.parametrize("batch", [None, np.array([0, 3, 3])])
-def test_derivatives_are_slopes_of_the_values(make: Any, batch: Any) -> None:
-    """Central differences of f and of grad_y h. Mutations: a sign; a transpose; the noise; the batch ignored."""
-    setting = make()
-    problem, h = setting.problem, 1e-5
-    i, data = 1, setting.data[1]
-    x, y, u = 0.5 + abs(vector(1, problem.n)), vector(2, problem.n_lower), vector(3, problem.n_lower)
-    upper, lower = problem.parts(data) if hasattr(problem, "parts") else (data, data)
-    gx, gy = problem.gradients_f(i, x, y, upper, batch)
-
-    def f(x: Array, y: Array) -> float:
-        return float(problem.f(i, x[None], y[None], upper, batch)[0])
-
-    def slope(x: Array, y: Array) -> Array:
-        return np.asarray(problem.gradient_h(i, x, y, lower, batch))
-
-    for k, e in enumerate(np.eye(problem.n)):
-        assert gx[k] == pytest.approx((f(x + h * e, y) - f(x - h * e, y)) / (2 * h), abs=1e-8)
-        along = (slope(x + h * e, y) - slope(x - h * e, y)) @ u / (2 * h)
-        assert problem.cross_h(i, x, y, u, lower, batch)[k] == pytest.approx(along, abs=1e-8)
-    for k, e in enumerate(np.eye(problem.n_lower)):
-        assert gy[k] == pytest.approx((f(x, y + h * e) - f(x, y - h * e)) / (2 * h), abs=1e-8)
-    along = (slope(x, y + h * u) - slope(x, y - h * u)) / (2 * h)
-    close(problem.hessian_h(i, x, y, u, lower, batch), along, 1e-7)
-
-
 def test_the_saddle_point_is_one() -> None:
     """No slope in x or y there. Mutations: lam/2; b's sign; the server's part among the means."""
     setting = known(Saddle, 1.0)

@@ -64,7 +64,7 @@ T, TARGETS = lm_toy.CONTEXT - 2, 9
 
 def allocated(work: Callable[[], object], ignored: Collection[int]) -> int:
     """The most bytes that torch's allocator has given out at once in `work`, those of some sizes not counted."""
-    gc.collect()  # garbage of other tests, freed meanwhile, would count as memory given back
+    gc.collect()  # garbage of other steps, freed meanwhile, would count as memory given back
     gc.disable()
     try:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
@@ -141,10 +141,16 @@ STEPS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 OPTIMISERS = {"sgd": Optimiser("sgd"), "momentum": SGD, "adam": Optimiser()}
 
 
+@functools.lru_cache(maxsize=1)
+def setting_of(problem: str) -> Setting:
+    """Made once: no step changes it."""
+    return PROBLEMS[problem]()
+
+
 def made(which: str, problem: str, optimiser: str) -> Any:
     cls, flags, rounds = STEPS[which]
     usual = {"h": 2} if issubclass(cls, UnsplitMethod) else {}
-    plan = training(PROBLEMS[problem](), OPTIMISERS[optimiser], **{"batch": BATCH, **usual, **rounds})
+    plan = training(setting_of(problem), OPTIMISERS[optimiser], **{"batch": BATCH, **usual, **rounds})
     return method(cls, plan, **flags)
 
 

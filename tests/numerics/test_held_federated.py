@@ -2,13 +2,14 @@
 
 import functools
 import tracemalloc
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.numerics.first_order import STREAMS, clients_of, method
+from tests.numerics.first_order import STREAMS, clients_of, method, run
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.setting import Setting
@@ -85,6 +86,30 @@ def federation() -> Setting:
     return Setting(problem, STREAMS, tuple(parts[:4]), parts[4], parts[5], counts, np.float64)
 
 
+def held_by(cls: Any, steps: Iterable[str], work: Callable[[], object]) -> float:
+    """The most numbers in NumPy's memory during one of these steps, with its message and what its client keeps."""
+    found = list[int]()
+
+    def watched(call: Any) -> Any:
+        @functools.wraps(call)
+        def measured(self: Any, client: Any, message: Any) -> Any:
+            before = sum(value.nbytes for value in client.memory.values() if isinstance(value, np.ndarray))
+            tracemalloc.start()
+            try:
+                return call(self, client, message)
+            finally:
+                found.append(tracemalloc.get_traced_memory()[1] + messages.size(message) + before)
+                tracemalloc.stop()
+
+        return measured
+
+    with pytest.MonkeyPatch.context() as patched:
+        for step in steps:
+            patched.setattr(cls, step, watched(getattr(cls, step)))
+        work()
+    return max(found) / 8
+
+
 @pytest.mark.parametrize("which", CASES)
 def test_vectors_are_those_that_a_step_holds(which: str) -> None:
     """No more than a real step has, its message included. NumPy's own way out of place has up to four copies more of
@@ -97,24 +122,7 @@ def test_vectors_are_those_that_a_step_holds(which: str) -> None:
     (needs,) = of.device_needs()
     numbers = needs.bytes / 8
     assert numbers == (3 + vectors) * n + batch * (WIDE + 2 * CLASSES)
-    call, found = getattr(cls, step), list[int]()
-
-    @functools.wraps(call)
-    def measured(self: Any, client: Any, message: Any) -> Any:
-        tracemalloc.start()
-        before = sum(value.nbytes for value in client.memory.values() if isinstance(value, np.ndarray))
-        try:
-            return call(self, client, message)
-        finally:
-            found.append(tracemalloc.get_traced_memory()[1] + messages.size(message) + before)
-            tracemalloc.stop()
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(cls, step, measured)
-        state, clients = of.start(), clients_of(of)
-        for r in range(2):
-            state = finite_round(of, state, r, clients)
-    known = max(found) / 8
+    known = held_by(cls, [step], lambda: run(of, 2, of.start().x))
     models = 2 if cls is ZOHFL and of.local.samples == "shared" else 1  # that take a step at once
     assert numbers - batch * WIDE <= known <= numbers + 4 * models * n + 4 * batch * WIDE, known / n
 
@@ -132,26 +140,8 @@ def test_a_step_on_two_levels_holds_its_vectors_of_both(which: str) -> None:
     of = from_flags(cls, own, batch=BATCH, **lower, **eta, **T, **flags)
     (needs,) = of.device_needs()
     assert needs.bytes == 8 * numbers
-    found = list[int]()
-
-    def watched(call: Any) -> Any:
-        @functools.wraps(call)
-        def measured(self: Any, client: Any, message: Any) -> Any:
-            before = sum(value.nbytes for value in client.memory.values() if isinstance(value, np.ndarray))
-            tracemalloc.start()
-            try:
-                return call(self, client, message)
-            finally:
-                found.append(tracemalloc.get_traced_memory()[1] + messages.size(message) + before)
-                tracemalloc.stop()
-
-        return measured
-
-    with pytest.MonkeyPatch.context() as patched:
-        for step in STEPS_OF_TWO:
-            if hasattr(cls, step):
-                patched.setattr(cls, step, watched(getattr(cls, step)))
-        finite_round(of, of.start(), 0, clients_of(of))
-    known, n = max(found) / 8, max(of.problem.n, getattr(of.problem, "n_lower", 0))
+    steps = [step for step in STEPS_OF_TWO if hasattr(cls, step)]
+    known = held_by(cls, steps, lambda: finite_round(of, of.start(), 0, clients_of(of)))
+    n = max(of.problem.n, getattr(of.problem, "n_lower", 0))
     copies = 4 * flags.get("n_p", 1)
     assert numbers - BATCH * WIDE <= known <= numbers + copies * n + BATCH * WIDE, known

@@ -138,20 +138,6 @@ def test_the_mean_of_the_bowls_is_flat_at_the_truth():
     assert problem.score(np.zeros(2), data) == problem.score(np.zeros(2), [data, data]) == {"loss": 1.0}
 
 
-def test_the_two_protocols_of_a_bowl_are_about_the_same_function():
-    """Central differences over a frame are exact for quadratics. Mutations: 1/2, A transposed or squared, another
-    batch."""
-    problem, _, clients = Bowls.random(STREAMS, n, m, noise=1.0)
-    x, batch = vector(), np.array([0, 5, 5])
-    for i, data in enumerate(clients):
-        close(problem.losses(i, x[None], data)[0], problem.loss(x, data))
-        for samples in (None, batch):
-            loss = lambda z, i=i, data=data, samples=samples: problem.losses(i, z[None], data, samples)[0]  # noqa: E731
-            close(frame_mean(loss, x, basis()), problem.gradient(x, data, samples), 1e-11)
-        y = problem.descend(data, x, batch[None], np.array([0.1]), mu=0.5, shift=np.ones(n))
-        close(y, x - 0.1 * (problem.gradient(x, data, batch) + 1))
-
-
 # --- BilevelBowls
 
 
@@ -159,58 +145,9 @@ def bilevel(**settings):
     return BilevelBowls.random(STREAMS, n, m, n_lower=3, rho=0.7, noise=1.0, noise_upper=1.0, **settings)
 
 
-def h(data, x, y):
-    """h_i on all samples, written out."""
-    d = y - data.lower.B @ x
-    return d @ data.lower.A @ d / 2
-
-
 def f(problem, clients, x, y):
     values = [problem.f(i, x[None], y[None], problem.parts(data)[0])[0] for i, data in enumerate(clients)]
     return float(np.mean(values))
-
-
-def test_the_lower_solution_minimises_the_mean_of_the_h():
-    """Gradient zero. Mutations: the mean of the B_i x, A_i on the wrong side."""
-    problem, _, clients = bilevel()
-    x = vector()
-    y = problem.solution(x, clients)
-
-    def mean_gradient(z):
-        parts = [problem.gradient_h(i, x, z, problem.parts(data)[1]) for i, data in enumerate(clients)]
-        return np.mean(parts, axis=0)
-
-    close(mean_gradient(y), 0 * y)
-    close(problem.P @ x, y)
-    assert np.linalg.norm(y - np.mean([data.lower.B @ x for data in clients], axis=0)) > 0.05
-
-
-def test_the_gradient_of_h_belongs_to_h():
-    """Mutations: its sign, B left out, the mean of the batch's noise."""
-    problem, _, clients = bilevel()
-    x, y, batch = vector(1), vector(2, 3), np.array([1, 4, 4])
-    for i, data in enumerate(clients):
-        lower = problem.parts(data)[1]
-        expected = frame_mean(lambda z, data=data: h(data, x, z), y, basis(size=3))
-        close(problem.gradient_h(i, x, y, lower), expected)
-        noise = (lower.noise[1] + 2 * lower.noise[4]) / 3
-        close(problem.gradient_h(i, x, y, lower, batch), expected + noise)
-
-
-def test_the_curvature_is_that_of_the_mean():
-    """Mutations: of the sum, of one client, of the extremes over the clients."""
-    problem, _, clients = bilevel()
-    x, y = vector(1), vector(2, 3)
-    columns = []
-    for e in np.eye(3):
-        pairs = [
-            problem.gradient_h(i, x, y + e, d.lower) - problem.gradient_h(i, x, y, d.lower)
-            for i, d in enumerate(clients)
-        ]
-        columns.append(np.mean(pairs, axis=0))
-    eigenvalues = np.linalg.eigvalsh(np.array(columns))
-    close(problem.curvature(x), [eigenvalues[0], eigenvalues[-1]])
-    assert 0.5 < eigenvalues[0] < eigenvalues[-1] < 2
 
 
 def test_the_implicit_function_and_its_minimiser():
@@ -344,15 +281,6 @@ def test_the_lower_solution_minimises_h_and_gives_the_implicit_gradient(i):
     K = np.linalg.inv(data.A + problem.mu[i] * np.eye(n)) @ data.A
     expected = m * problem.weights[i] * 1.7 * K.T @ K @ (x - data.a)
     close(frame_mean(lambda z: problem.f2(i, z, problem.solution(i, data, z)), x, basis()), expected)
-
-
-def test_the_server_gradient_belongs_to_f1():
-    """Over all samples it is the slope of f_1; a batch has its samples' noise. Mutation: sum for mean."""
-    problem, server, _ = Quadratic.random(STREAMS, n, m, noise=1.0)
-    x, batch = vector(), np.array([3, 3, 5])
-    whole = problem.gradient_f1(x, server, np.arange(N))
-    close(whole, frame_mean(lambda z: problem.f1(z, server), x, basis()))
-    close(problem.gradient_f1(x, server, batch) - whole, (2 * server.noise[3] + server.noise[5]) / 3)
 
 
 def test_the_corner_is_separable_with_a_plateau():

@@ -122,7 +122,7 @@ def test_the_halves_are_the_model(folder: str, dtype: str, bound: float) -> None
 def test_lora_trains_and_opens_in_transformers_and_peft(folder: str, tmp_path: Path) -> None:
     """Merged into a folder of the family's class; as an adapter of peft on the stored model. A client's vectors hold
     LoRA alone, no constant of rotary positions. Mutations: the client's LoRA left out; GPT-2's queries and values
-    exchanged, or another alpha, in the adapter; a tied matrix stored twice; the name of our attention kept."""
+    exchanged, or another alpha, in the adapter; a tied matrix stored twice; our attention's name; shared memory."""
     from peft import PeftModel
 
     own = cut(folder, "float32")
@@ -134,6 +134,7 @@ def test_lora_trains_and_opens_in_transformers_and_peft(folder: str, tmp_path: P
     assert 0 < own.n_client < own.client_side.n and own.server_side.n == (DEPTH - 1) * own.n_client
     joined = own.full_model(theta, theta_s)
     assert joined.config._attn_implementation == "sdpa"  # with masks: it may write to padded texts
+    assert {p.data_ptr() for p in joined.parameters()}.isdisjoint(p.data_ptr() for p in own.parts.model.parameters())
     joined.save_pretrained(tmp_path / "merged")
     export.save_adapter(own, theta, theta_s, tmp_path / "adapter", folder)
     merged, stored = read(str(tmp_path / "merged"), "float32"), read(folder, "float32")

@@ -13,7 +13,6 @@ from tests.numerics.lm_toy import moved, setting
 from tests.numerics.split_methods import Optimiser, broadcast, close, method, run, training
 from tests.numerics.test_lm_families import FAMILIES, cut, made
 from zofl_mpi.engine.clients import Client
-from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
 from zofl_mpi.problems import lm
@@ -105,8 +104,8 @@ def test_steps_are_those_of_the_whole_vector(plan: Any, cls: Any, train: str, mo
 @pytest.mark.parametrize("train", ["tied"])
 @pytest.mark.parametrize("kind", KINDS[:1])
 def test_weight_decay_is_each_authors_own(plan: Any) -> None:
-    """DeComFL's and HiSo's of all numbers, biases and norms too, as in DeComFL's code; FedKSeed's model is sums of
-    plain steps. Mutations: MeZO's, whose code leaves biases and norms out; one that FedKSeed takes in silence."""
+    """DeComFL's and HiSo's of all numbers, biases and norms too, as in DeComFL's code. Mutation: MeZO's, whose code
+    leaves biases and norms out."""
     decays = replace(plan, optimiser=Optimiser("sgd", weight_decay=0.25))
     for cls in (DeComFL, HiSo):
         of = method(cls, decays)
@@ -114,8 +113,6 @@ def test_weight_decay_is_each_authors_own(plan: Any) -> None:
         found = x.clone()
         of.step(found, of.first_moments(x), 0, 0, iter([(slice(0, len(x)), torch.zeros_like(x))]))
         close(found, x - 0.05 * 0.25 * x)
-    with pytest.raises(UserError, match=r"--weight-decay 0\.25: must be 0: the model is made from sums of plain SGD's"):
-        method(FedKSeed, decays)
 
 
 @pytest.mark.parametrize("flags", [{}, {"estimate": "central"}], ids=str)

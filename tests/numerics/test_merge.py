@@ -207,8 +207,6 @@ def test_merging_is_refused_where_no_uploads_meet() -> None:
         method(SFLV1, training(setting(mlp), merge=2))
     with pytest.raises(UserError, match=r"--merge 2: .*no meaning"):
         method(DeComFL, training(setting(mlp), h=1, merge=2))
-    with pytest.raises(UserError, match="--merge 0: "):
-        training(setting(mlp), merge=0)
 
 
 def test_an_upload_whose_gradient_is_not_finite_is_named_by_its_client() -> None:

@@ -17,7 +17,6 @@ from tests.numerics.samples import (
     UNIT,
     WEIGHTS,
     C,
-    N,
     batches,
     close,
     p,
@@ -76,45 +75,26 @@ def test_a_linear_layer_has_the_local_solves_of_softmax_regression(dtype, tolera
 
 
 @DTYPES
-def test_a_linear_layer_has_the_values_of_softmax_regression(dtype, tolerance, monkeypatch):
+@pytest.mark.parametrize("name", DATA)
+def test_a_linear_layer_has_the_values_of_softmax_regression(dtype, tolerance, name, monkeypatch):
     """Mutations: the mean of blocks of unequal size; the last block dropped; a mix not divided by the counts."""
     monkeypatch.setattr(network, "EVALUATION_SAMPLES", 7)
     ours, theirs = problem(linear(), dtype), Softmax(p, C, weights=WEIGHTS, terms=terms(), dtype=dtype)
-    x, y = points(2, ours.n, 1, dtype)
+    data, (x, y) = DATA[name], points(2, ours.n, 1, dtype)
     batch, mix = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5]), np.array([0.5, 0.0, 0.3, 0.2])
     for positions in (batch, None):
-        close(ours.gradient(x, UNIT, positions), theirs.gradient(x, UNIT, positions), tolerance)
-    close(ours.gradient_f1(x, UNIT, batch), ours.gradient(x, UNIT, batch), 0)
+        close(ours.gradient(x, data, positions), theirs.gradient(x, data, positions), tolerance)
+    close(ours.gradient_f1(x, data, batch), ours.gradient(x, data, batch), 0)
     for shares in (None, mix):
-        close(list(ours.score(x, UNIT, shares).values()), list(theirs.score(x, UNIT, shares).values()), 10 * tolerance)
-    assert ours.f1(x, UNIT) == ours.loss(x, UNIT) == ours.score(x, UNIT)["loss"]
+        close(list(ours.score(x, data, shares).values()), list(theirs.score(x, data, shares).values()), 10 * tolerance)
+    assert ours.f1(x, data) == ours.loss(x, data) == ours.score(x, data)["loss"]
     assert ours.f2(1, x, y) == theirs.f2(1, x, y)
-    assert ours.solution(0, UNIT, x) is None
+    assert ours.solution(0, data, x) is None
     assert ours.flops(8) == 4 * 8 * C * p  # the two products: the inputs need no gradient
     assert ours.kernel_name(8) == "torch cpu"
 
 
 # --- any module
-
-
-@pytest.mark.parametrize("name", DATA)
-@pytest.mark.parametrize("make", [lambda: MLP(p, C, (5, 4)), lambda: CNN(SHAPE, C, (2, 3))], ids=["mlp", "cnn"])
-def test_the_gradient_is_that_of_the_loss(make, name):
-    """By differences of the loss, and by plain autograd in the module's own order of parameters. Mutations: the order
-    of parameters; channels interleaved wrongly; the label's term."""
-    data, module = DATA[name], make()
-    ours = problem(module)
-    x, direction = ours.initial(STREAMS(Purpose.START)), points(1, ours.n)[0]
-    direction /= np.linalg.norm(direction)
-    gradient, h = ours.gradient(x, data), 1e-7  # few kinks of ReLU lie within
-    slope = (ours.loss(x + h * direction, data) - ours.loss(x - h * direction, data)) / (2 * h)
-    assert slope == pytest.approx(direction @ gradient, rel=1e-5, abs=1e-8)
-    module = module.double()
-    nn.utils.vector_to_parameters(torch.tensor(x), module.parameters())
-    inputs, labels = data.take(np.arange(N), np.float64)
-    loss = cross_entropy(module(torch.tensor(inputs).view(N, *SHAPE)), torch.tensor(labels))
-    close(ours.loss(x, data), loss.item())
-    close(gradient, torch.cat([g.ravel() for g in torch.autograd.grad(loss, list(module.parameters()))]).numpy())
 
 
 def test_images_of_several_channels_are_planes_one_behind_the_other():

@@ -85,14 +85,17 @@ def tied() -> Parts:
     return Tied(), nn.Linear(8, C), nn.Sequential(nn.Linear(8, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, C))
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("make", [mlp, resnet, convolutions, tokens, groups, tied], ids=lambda make: make.__name__)
 def test_a_layer_that_is_perturbed_where_it_computes_gives_the_loss_of_the_perturbed_vector(
-    monkeypatch: Patch, make: Make
+    monkeypatch: Patch, make: Make, at_once: bool
 ) -> None:
-    """And theta and the running statistics stay, to the bit. Mutations: a bias that stays; a weight's second use, or
-    its transpose, at theta; a part of another layer; the client's part alone; mu for -mu; statistics that move."""
+    """And theta and the running statistics stay, to the bit; so does a small network that is perturbed at once, where
+    no function's arguments are looked at. Mutations: a bias that stays; a weight's second use, or its transpose, at
+    theta; a part of another layer; the client's part alone; mu for -mu; statistics that move."""
     monkeypatch.setattr(pieces, "CPU_PIECE", 32)
-    monkeypatch.setattr(pieces, "AT_ONCE", 0)
+    if not at_once:
+        monkeypatch.setattr(pieces, "AT_ONCE", 0)
     plan = training(setting(make), h=1)
     of = method(DeComFL, plan, n_p=2, mu=0.1)
     x, buffers = of.loss.flat.initial()
@@ -101,6 +104,9 @@ def test_a_layer_that_is_perturbed_where_it_computes_gives_the_loss_of_the_pertu
     _, inputs, labels = next(iter(local))
     us, whole = of.rule.draw_pieces(x, of.key(0, 0)), list(of.rule.directions(x, of.key(0, 0)))
     kept = x.clone()
+    assert len(us.parts) > 1
+    if at_once:
+        monkeypatch.setattr(flat_module, "Substituted", None)
     for p, mu in ((0, 0.1), (1, -0.1), (0, -0.3)):
         found = of.rule._shifted_loss(local, inputs, labels, us, p, mu)
         close(found, local.perturbed(inputs, labels, whole[p], mu), 1e-12)
@@ -142,19 +148,20 @@ class BiasFirst(nn.Module):
         return torch.tanh(torch.addmm(self.bias, x.flatten(1), self.weight))
 
 
-def test_a_pass_draws_each_piece_once(monkeypatch: Patch) -> None:
+@pytest.fixture
+def drawn_pieces(monkeypatch: Patch) -> list[tuple[int, int]]:
+    """(p, j) of each piece j of a direction p that is drawn."""
+    found, draw = list[tuple[int, int]](), PiecewiseDirections._drawn
+    monkeypatch.setattr(PiecewiseDirections, "_drawn", lambda us, p, j: (found.append((p, j)), draw(us, p, j))[1])
+    return found
+
+
+def test_a_pass_draws_each_piece_once(monkeypatch: Patch, drawn_pieces: list[tuple[int, int]]) -> None:
     """However many layers it lies in, and however a function orders them. Mutations: values made in the order of a
     function's arguments; a piece that is not kept for the next layer."""
     monkeypatch.setattr(pieces, "CPU_PIECE", 512)
     monkeypatch.setattr(pieces, "AT_ONCE", 0)
     monkeypatch.setattr(unsplit, "room", lambda on_gpu: 0)
-    drawn_pieces, draw = list[tuple[int, int]](), PiecewiseDirections._drawn
-
-    def counted(us: PiecewiseDirections, p: int, j: int) -> Tensor:
-        drawn_pieces.append((p, j))
-        return draw(us, p, j)
-
-    monkeypatch.setattr(PiecewiseDirections, "_drawn", counted)
     plan = training(
         setting(lambda: (nn.Sequential(BiasFirst(64), BiasFirst(40)), nn.Linear(40, C), nn.Linear(40, C))), h=1
     )
@@ -167,20 +174,13 @@ def test_a_pass_draws_each_piece_once(monkeypatch: Patch) -> None:
 @pytest.mark.parametrize("flags", [{}, {"estimate": "central"}, {"distribution": "sphere", "mu": 0.1}], ids=str)
 @pytest.mark.parametrize("cls", UNSPLIT)
 def test_directions_are_kept_where_there_is_room_to_the_same_bits(
-    monkeypatch: Patch, cls: Any, flags: dict[str, Any]
+    monkeypatch: Patch, drawn_pieces: list[tuple[int, int]], cls: Any, flags: dict[str, Any]
 ) -> None:
     """Three clients, two steps a round, two rounds, of several pieces. In DeComFL each piece is drawn once a step for
     all clients and the server; in FedKSeed once for a step's passes and the step. Mutations: pieces of another step,
     round or seed; a kept piece that is scaled or moved in place; K in what is kept; room that is never given back."""
     monkeypatch.setattr(pieces, "CPU_PIECE", 64)
     plan = training(setting(mlp), PLAIN, h=2, lr_client=0.05)
-    drawn_pieces, draw = list[tuple[int, int]](), PiecewiseDirections._drawn
-
-    def counted(us: PiecewiseDirections, p: int, j: int) -> Tensor:
-        drawn_pieces.append((p, j))
-        return draw(us, p, j)
-
-    monkeypatch.setattr(PiecewiseDirections, "_drawn", counted)
     found, counts, more = [], [], {"seeds": 5} if cls is FedKSeed else {"n_p": 2}
     for steps in (0, 1, 9):
         of = method(cls, plan, **more, **flags)
@@ -200,27 +200,6 @@ def test_directions_are_kept_where_there_is_room_to_the_same_bits(
         assert counts[2] == 2 * 2 * 2 * len(
             PiecewiseDirections(STREAMS(Purpose.DIRECTION), torch.zeros(of.loss.flat.n), "gaussian").parts
         )
-
-
-@pytest.mark.parametrize("make", [mlp, resnet, tokens, tied], ids=lambda make: make.__name__)
-def test_a_small_network_is_perturbed_at_once_to_the_same_loss(monkeypatch: Patch, make: Make) -> None:
-    """As layer by layer, with the same numbers at addresses alike; no function's arguments are looked at. Mutations: a
-    layer at theta; mu for -mu; the statistics of the pass before."""
-    plan = training(setting(make), h=1)
-    of = method(DeComFL, plan, n_p=2, mu=0.1)
-    x, buffers = of.loss.flat.initial()
-    local = of.local(Client(0, plan.setting.data[0]), broadcast(of, x, {}, buffers))
-    _, inputs, labels = next(iter(local))
-    monkeypatch.setattr(pieces, "CPU_PIECE", 64)
-    us, whole = of.rule.draw_pieces(x, of.key(0, 0)), list(of.rule.directions(x, of.key(0, 0)))
-    with monkeypatch.context() as patch:
-        patch.setattr(flat_module, "Substituted", None)
-        for p, mu in ((0, 0.1), (1, -0.1)):
-            found = of.rule._shifted_loss(local, inputs, labels, us, p, mu)
-            close(found, local.perturbed(inputs, labels, whole[p], mu), 1e-12)
-            assert found != of.rule._shifted_loss(local, inputs, labels, us, p, 0.0)
-            assert len(us.parts) > 1
-    assert torch.equal(local.theta, of.loss.flat.initial()[0])
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.run.command.flags import from_flags
 from zofl_mpi.run.loop.rounds import finite_round
 
-CLIP = {"clip": 0.05, "participation": "poisson"}
+POISSON, LOCAL = {"participation": "poisson"}, {"trust": "nobody"}
+CLIP = {"clip": 0.05, **POISSON}
 
 
 def part(
@@ -38,8 +39,12 @@ def part(
     privacy: Privacy = from_flags(
         Privacy, Setting(None, streams, (None,) * count, dtype=dtype), **{"clip": 1.0, **flags}
     )
-    privacy.bind(privacy, Sampling(privacy.setting, beta, poisson=privacy.poisson), scalars=True)
+    privacy.bind(privacy, sampling_of(privacy, beta), scalars=True)
     return privacy
+
+
+def sampling_of(privacy: Privacy, beta: float) -> Sampling:
+    return Sampling(replace(privacy.setting, between=(privacy,)), beta)
 
 
 def of(cls: Any, setting: Setting | None = None, **flags: Any) -> Any:
@@ -168,7 +173,7 @@ def test_poisson_participation_is_a_coin_for_each_client() -> None:
     """2,000 rounds of 50 clients: |S_r| is binomial (mean and variance to five standard errors), each client alike, two
     clients independent. Mutations: a fixed number; the probability of one client; at least one."""
     q, count, rounds = 0.06, 50, 2000
-    sampling = Sampling(Setting(None, STREAMS, (None,) * count), q, poisson=True)
+    sampling = sampling_of(part(count, **POISSON), q)
     came = np.zeros((rounds, count))
     for r in range(rounds):
         came[r, sampling(r)] = 1
@@ -424,9 +429,6 @@ def lower_bound(present: Array, absent: Array, delta: float) -> float:
     return found
 
 
-POISSON, LOCAL = {"participation": "poisson"}, {"trust": "nobody"}
-
-
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 @pytest.mark.parametrize(
     ("flags", "q", "z"), [(POISSON, 1.0, 1.0), (POISSON, 0.5, 0.5), ({}, 1.0, 2.0), (LOCAL, 1.0, 2.0)]
@@ -442,7 +444,7 @@ def test_an_attack_on_one_step_proves_more_than_half_of_the_account(
     C, delta = 3.0, 0.05
     given = {"delta": delta} if mechanism == "gaussian" else {}
     privacy = part(2, q, clip=C, noise_multiplier=z, mechanism=mechanism, **given, **flags)
-    sampling, outcomes = Sampling(privacy.setting, q, poisson=flags is POISSON), list[list[float]]()
+    sampling, outcomes = sampling_of(privacy, q), list[list[float]]()
     for sign, last in enumerate((1e6, -1e6)):
         outcomes.append([])
         for r in range(sign * 4000, sign * 4000 + 4000):

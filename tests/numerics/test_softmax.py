@@ -14,7 +14,7 @@ import pytest
 from tests.numerics.first_order import COMPILED, KERNELS
 from tests.numerics.samples import DATA, STREAMS, UNIT, WEIGHTS, C, N, batches, close, p, points, terms
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.setting import PlansWork, Work
+from zofl_mpi.engine.setting import Method, Work
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.descent import descend
@@ -44,23 +44,6 @@ def generic(problem, i, data, x, y, samples, steps):
         stepsize=lambda t: steps[t],
         project=lambda z: problem.project(i, x, z),
     )
-
-
-@pytest.mark.parametrize("name", DATA)
-def test_loss_and_gradient_agree_with_autograd(name):
-    """The layout is nn.Linear's. Mutations: (p, C) layout; sum for mean; log of base 2; scale or shift left out."""
-    torch = pytest.importorskip("torch")
-    problem, data = softmax(), DATA[name]
-    x = points(1, problem.n)[0]
-    W = torch.tensor(x.reshape(C, p), requires_grad=True)
-    inputs, labels = data.take(np.arange(N), np.float64)
-    logits = torch.nn.functional.linear(torch.tensor(inputs), W)
-    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(labels))
-    loss.backward()
-    close(problem.f1(x, data), loss.item())
-    for gradient in (problem.gradient_f1(x, data, np.arange(N)), problem.gradient(x, data)):
-        close(gradient, W.grad.numpy().ravel())
-    assert problem.score(x, data)["accuracy"] == (logits.argmax(1).numpy() == labels).mean()
 
 
 TOLERANCES = {np.float64: 1e-12, np.float32: 1e-4}
@@ -184,20 +167,6 @@ def test_f2_carries_the_number_of_clients_and_positions_are_checked():
             problem.solve_client(0, UNIT, x, x, np.array([[0, position]]), np.ones(1))
 
 
-def test_the_score_of_a_mix_of_classes():
-    """Its own shares change nothing; a mix of one class is the score of that class. Mutation: weights not divided by
-    counts."""
-    problem = softmax()
-    x = points(1, problem.n)[0]
-    own = UNIT.counts() / N
-    close(list(problem.score(x, UNIT, own).values()), list(problem.score(x, UNIT).values()))
-    mix = np.array([0.5, 0.0, 0.2, 0.3])
-    by_class = [problem.score(x, UNIT.subset(np.flatnonzero(UNIT.labels[UNIT.rows] == c))) for c in range(C)]
-    for key in ("loss", "accuracy"):
-        close(problem.score(x, UNIT, mix)[key], sum(mix[c] * by_class[c][key] for c in range(C)))
-        assert problem.score(x, UNIT, np.eye(C)[2])[key] == pytest.approx(by_class[2][key], rel=1e-12)
-
-
 MODELS = [(10, 64), (10, 170), (62, 64), (10, 784), (62, 784), (2, 2048), (2, 2049), (10, 3072), (1, 4095), (4, 1024)]
 
 
@@ -218,7 +187,7 @@ def test_auto_follows_from_sizes_and_what_is_installed(classes, features, monkey
 def test_what_a_kernel_follows_from_has_no_place_for_a_runs_length():
     """Mutation: rounds, or what grows with them, among what a method states for this choice."""
     assert [field.name for field in dataclasses.fields(Work)] == ["batch"]
-    assert list(inspect.signature(PlansWork.work).parameters) == ["self"]
+    assert list(inspect.signature(Method.work).parameters) == ["self"]
 
 
 def test_the_kernel_that_is_named_is_computed(monkeypatch):
@@ -244,19 +213,6 @@ def test_a_run_that_goes_on_keeps_its_kernel_where_it_can(monkeypatch):
         names = [softmax().kernel_for(Work(32), UNIT, before).name for before in ("numpy", "numba", "numba-blas", "")]
         assert names == ["numpy", "numba" if there else "numpy", "numpy", "numpy"]
     assert softmax(kernel="numpy").kernel_for(Work(32), UNIT, "numba") == ("numpy", "", "")
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"mu": (1.0, 2.0)}, "--mu 1.0 2.0: must be one number, or one for each of the 3 clients"),
-        ({"radius": (-1.0,)}, "radius -1.0: must be a number, at least 0"),
-        ({"lam": np.nan}, "lam nan"),
-    ],
-)
-def test_settings_that_cannot_be_are_named(settings, text):
-    with pytest.raises(UserError, match=text):
-        softmax(**settings)
 
 
 def test_importing_the_problem_loads_neither_torch_nor_numba():

@@ -255,11 +255,6 @@ def test_samples_see_each_other_by_batch_norm_alone(norm: str, alone: bool) -> N
     ("cls", "flags", "sentence"),
     [
         (ResNet, {"cut": 99}, "--cut 99: must be from 0 to 7: the network has 8 basic blocks"),
-        (ResNet, {"cut": -1}, "--cut -1: must be from 0"),
-        (ResNet, {"width": 0}, "--width 0: must be a whole number, at least 1"),
-        (ResNet, {"stages": (1, 0)}, "--stages 1 0: must be whole numbers, at least 1"),
-        (ConvNet, {"channels": (4, 0), "strides": (1, 1)}, "--channels 4 0: must be whole numbers, at least 1"),
-        (SplitMLP, {"hidden": (0,)}, "--hidden 0: must be whole numbers, at least 1"),
         (ConvNet, {"channels": (4, 4)}, "--strides 2 2 1 2: must be a whole number above 0 for each of the 2 channels"),
         (ConvNet, {"strides": (2, 0, 1, 1)}, "must be a whole number above 0 for each of the 4 channels"),
         (ConvNet, {"cut": 0}, "--cut 0: must be from 1 to 4, the stages"),

@@ -22,7 +22,8 @@ import numpy as np
 import zofl_mpi as zofl
 from zofl_mpi.run.command import flags
 from zofl_mpi.run.command.family import family_of
-from zofl_mpi.run.command.plan import RunFlags, groups_of, parse_plan
+from zofl_mpi.run.command.plan import groups_of, parse_plan
+from zofl_mpi.run.command.run_flags import RunFlags
 
 SMALL = {"rounds": 2, "eval_every": 1, "checkpoint_every": 0, "m": 4}
 OTHERS = {"schedule": "harmonic:3", "schedule_local": "sqrt", "T_lower": "5", "H_lower": "2", "compress": "topk:0.5"}

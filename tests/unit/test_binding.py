@@ -2,18 +2,21 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.conftest import Capsys
 from tests.launch import undisturbed
 from tests.threads import run_module, run_ranks
 from zofl_mpi.doctor import slurm
 from zofl_mpi.engine import device
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
+from zofl_mpi.run.command import build
 from zofl_mpi.run.mpi import binding
 from zofl_mpi.run.mpi.binding import RankPlacement
 
@@ -154,3 +157,16 @@ def test_the_doctor_says_what_a_job_cannot_do_without() -> None:
     assert "job 7 cannot put itself back" in told and "no squeue and no scontrol on n2" in told
     told = slurm(job, hosts, [[], [], ["squeue"]])
     assert "job 7 can put itself back" in told and "no squeue on n2" in told
+
+
+def test_of_many_ranks_a_result_lists_each_host_once_and_mixed_libraries_are_warned_of(capsys: Capsys) -> None:
+    """An attribute holds 64 kB. Mutations: the limit left out; the warning by every rank, or for one library."""
+    some = [replace(place("", 0, host=f"n{k % 3}"), blas="mkl" if k == 7 else "openblas") for k in range(513)]
+    for rank in (0, 1):
+        world: Any = SimpleNamespace(rank=rank, size=513)
+        lists = build._placements(world, some)
+        assert lists == {"hosts": ["n0", "n1", "n2"], "blas": ["mkl", "openblas"], "device": ["cpu"], "threads": [4]}
+        warned = "ranks use different BLAS libraries (mkl, openblas)" in capsys.readouterr().err
+        assert warned == (rank == 0)
+    few: Any = SimpleNamespace(rank=0, size=3)
+    assert build._placements(few, some[:3])["blas"] == ["openblas"] * 3 and not capsys.readouterr().err

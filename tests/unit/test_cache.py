@@ -118,6 +118,11 @@ def test_a_file_is_read_when_it_has_changed_only(tmp_path, reader, monkeypatch):
     assert cache.identify("toy", reader, [path]).key != keys[0] and len(calls) == 3
 
 
+def retyped(path: Path) -> None:
+    """Numbers that a map would take for addresses. Mutation: objects are mapped, which ends the process."""
+    path.write_bytes(path.read_bytes().replace(b"'<i8'", b"'|O' "))
+
+
 DAMAGES: dict[str, Callable[[Path], Any]] = {
     "cut": lambda entry: os.truncate(entry / "inputs.npy", (entry / "inputs.npy").stat().st_size - 1),
     "longer": lambda entry: os.truncate(entry / "inputs.npy", (entry / "inputs.npy").stat().st_size + 1),
@@ -128,6 +133,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "scrambled": lambda entry: (entry / "labels.npy").write_bytes(
         b"\x93NUMPY" + bytes((entry / "labels.npy").stat().st_size - 6)
     ),
+    "of objects": lambda entry: retyped(entry / "labels.npy"),
     "never there": shutil.rmtree,
 }
 

@@ -5,13 +5,14 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
-from zofl_mpi.__main__ import TOOLS, lines, table
+from zofl_mpi.__main__ import TOOLS, lines
 from zofl_mpi.errors import SCRIPTS
 from zofl_mpi.run.command.family import FAMILIES
 from zofl_mpi.run.loop.screen import fold
@@ -49,6 +50,19 @@ def test_every_command_method_and_problem_has_its_place() -> None:
         for line, made in zip(words, family.METHODS.values(), strict=False):
             assert line.strip() == f"a client: {made.computes}; {made.travels}"
         assert listed[start + 1 + 2 * len(family.METHODS)].split(maxsplit=1)[1] == ", ".join(family.PROBLEMS)
+
+
+def table() -> Iterator[str]:
+    """Rows of the page's table: methods with their clients' computation and messages; equal rows merged."""
+    alike = dict[tuple[str, ...], list[str]]()
+    for name in FAMILIES:
+        for method, made in import_module(name).METHODS.items():
+            same = alike.setdefault((made.computes, *made.travels.split(" down, ")), [])
+            same += [f"`{method}`"] * (f"`{method}`" not in same)
+    yield from ("| `--method` | a client computes | gets | sends |", "|---|---|---|---|")
+    yield from (
+        f"| {', '.join(m)} | {does} | {down} | {up.removesuffix(' up')} |" for (does, down, up), m in alike.items()
+    )
 
 
 def test_the_page_has_the_table_of_the_code() -> None:

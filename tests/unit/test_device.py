@@ -45,12 +45,11 @@ def test_ranks_that_see_everything_spread_evenly_whatever_their_numbering(view: 
     assert max(loads) - min(loads) <= 1
 
 
-def test_select_refuses_cuda_where_there_is_none_and_words_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_select_refuses_cuda_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "NODES", ())
     with pytest.raises(UserError, match="--device cuda: this node has no GPU driver"):
         device.select("cuda")
-    with pytest.raises(UserError, match="choose auto, cpu or cuda"):
-        device.select("gpu")
+
     assert device.select("auto") == device.select("cpu") == device.describe("cpu") == "cpu"
     monkeypatch.setattr(device, "NODES", ("/",))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")

@@ -23,8 +23,9 @@ from zofl_mpi.run.loop.local import LocalClients
 from zofl_mpi.run.mpi import gather, survival
 from zofl_mpi.run.mpi.client import ClientRank
 from zofl_mpi.run.mpi.collectives import Collectives, Question
-from zofl_mpi.run.mpi.communicator import RanksLost, WrappedCommunicator
+from zofl_mpi.run.mpi.communicator import WrappedCommunicator
 from zofl_mpi.run.mpi.server import MPIClients
+from zofl_mpi.run.mpi.survival import RanksLost
 from zofl_mpi.run.mpi.world import MPIWorld
 
 pytestmark = []  # type: ignore[assignment]  # not those of the imported tests, which need mpirun

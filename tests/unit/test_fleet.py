@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import Patch
 from tests.unit.made import complaint
 from zofl_mpi.engine.fleet import DeviceClass, Fleet, Needs, RoundWork
 from zofl_mpi.engine.setting import Setting
@@ -153,13 +154,17 @@ def test_clients_that_are_away_are_not_asked() -> None:
 
 @pytest.mark.parametrize("limits", [{}, {"over_select": 1.4}, {"deadline": 3.0}], ids=str)
 @pytest.mark.parametrize("available", [1.0, 0.6, 1e-9])
-def test_how_many_take_part_is_known_without_drawing_who(limits: Any, available: float) -> None:
+def test_how_many_take_part_is_known_without_drawing_who(limits: Any, available: float, monkeypatch: Patch) -> None:
     """Mutations: the excluded counted; more than are needed; none where all are away; the late ones counted."""
     away, small = replace(FAST, available=available), replace(SLOW, available=available)
     for needs in (Needs(6.0), Needs(6.0, bytes=65.0)):
         _, asks = bound(away, small, of=[0, 1, 1] * 4, needs=needs, method={"beta": 0.5}, **limits)
         sampling = Sampling(asks.setting, 0.5)
-        assert [sampling.size(r) for r in range(30)] == [len(sampling(r)) for r in range(30)]
+        taken = [len(sampling(r)) for r in range(30)]
+        with monkeypatch.context() as patched:
+            if "deadline" not in limits:
+                patched.setattr(Fleet, "participants", lambda *given: pytest.fail("drawn"))
+            assert [sampling.size(r) for r in range(30)] == taken
     bare = Sampling(replace(asks.setting, fleet=None), 0.3)
     assert bare.size(4) == len(bare(4)) == 4
 
@@ -173,6 +178,7 @@ def test_a_device_that_cannot_hold_a_step_takes_no_part() -> None:
     assert fleet.by_client(3)["asked"].tolist() == [3, 0, 0, 3]
     fits, all_take_part = bound(FAST, SLOW, of=[0, 1], needs=Needs(1.0, bytes=64.0))
     assert all_take_part.round_work(0).clients == [0, 1] and (fits.way == 0).all()
+    assert (bound(replace(SLOW, memory=0.5), of=[0])[0].way == 0).all(), "of an unknown step"
     sentence = complaint(bound, SLOW, of=[0], needs=Needs(1.0, bytes=100.0))
     assert "needs 100 bytes" in sentence and "largest device has 64" in sentence
 
@@ -190,13 +196,16 @@ def test_a_client_takes_its_step_in_the_first_way_that_its_device_holds() -> Non
 
 
 def test_the_totals_of_a_run_are_estimated_from_rounds_at_equal_distances() -> None:
-    """Rounds 0, 3 and 6 of nine, times three. Mutations: the first rounds; one round more than `most` clients allow."""
+    """Rounds 0, 3 and 6 of nine, times three. Mutations: the first rounds; one round more than `most` clients allow;
+    none where they allow less than a round, or half of them where a round asks one."""
     fleet, _ = bound(FAST, SLOW, of=[0, 1, 0, 1], over_select=1.5, method={"beta": 0.5})
     taken, found = fleet.sampled(9, 6)
     ends = [fleet.columns(r + 1).virtual_seconds - fleet.columns(r).virtual_seconds for r in (0, 3, 6)]
     joules = [fleet.columns(r + 1).joules - fleet.columns(r).joules for r in (0, 3, 6)]
     assert (taken, found.clients_dropped) == (3, 9)
     assert found.virtual_seconds == pytest.approx(3 * sum(ends)) and found.joules == pytest.approx(3 * sum(joules))
+    assert [fleet.sampled(9, most)[0] for most in (0, 1, 2, 4)] == [1, 1, 1, 2]
+    assert bound(FAST, of=[0])[0].sampled(9, 3)[0] == 3
     taken, whole = fleet.sampled(9, 100)
     assert taken == 9 and whole.virtual_seconds == pytest.approx(fleet.columns(9).virtual_seconds)
 

@@ -39,7 +39,7 @@ WITHIN = {
     "run": (
         (
             *("loop.signals", "loop.progress", "loop.screen", "loop.client_memory", "loop.evaluation"),
-            *("loop.saving", "loop.divergence", "loop.tracking", "command.imported"),
+            *("loop.saving", "loop.divergence", "loop.tracking", "command.imported", "command.run_flags"),
         ),
         ("records", "mpi.binding", "loop.questions", "command.flags", "command.family", "command.unread"),
         ("loop.local", "mpi"),

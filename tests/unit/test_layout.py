@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -17,7 +16,7 @@ import pytest
 from tests.unit.test_records import RANKS, M, add, started
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
-from zofl_mpi.run.records import hdf5, layout
+from zofl_mpi.run.records import layout
 from zofl_mpi.run.records.hdf5 import set_attributes
 from zofl_mpi.run.records.layout import ABSENT
 from zofl_mpi.run.records.rows import CLIENTS, RANK_TABLE
@@ -52,12 +51,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "secret").write_bytes(SECRET)
     os.mkfifo(folder / "pipe")
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody writes these files: a reader need not wait for the end of a write."""
-    monkeypatch.setattr(hdf5, "time", SimpleNamespace(sleep=lambda seconds: None))
 
 
 def refused(made: Path, folder: Path, name: str, plant: Plant) -> str:

@@ -43,7 +43,7 @@ def test_what_a_library_says_of_a_gpu_is_completed_by_the_driver(monkeypatch: py
 
 
 def test_the_hosts_memory_is_told_as_numpy_and_torch_miss_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By their own exceptions. Mutations: bytes left as bytes; torch's RuntimeError not known."""
+    """By their own exceptions. Mutations: bytes left as bytes; torch's RuntimeError, NumPy's ValueError not known."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(memory, "host_bytes", lambda: (2**30, 2**34))
     for make in (lambda: np.empty(2**60, np.uint8), lambda: torch.empty(2**60, dtype=torch.uint8)):
@@ -54,6 +54,10 @@ def test_the_hosts_memory_is_told_as_numpy_and_torch_miss_it(monkeypatch: pytest
             f"out of memory on the host: {asked} more were asked for, 1.00 GiB of 16.00 GiB are free"
             for asked in ("1.00 EiB", f"{2**30}.00 GiB")
         ]
+    for size in ((2**40, 2**40), 2**62, 2**63 - 1):  # more bytes than NumPy can count
+        with pytest.raises(ValueError, match=r"big|exceeded") as caught:
+            np.empty(size)
+        assert memory.shortage(caught.value).startswith("out of memory on the host: ")
     assert memory.shortage(MemoryError()).startswith("out of memory on the host: more was asked for, 1.00 GiB of")
 
 

@@ -211,3 +211,13 @@ def test_states_and_memories_keep_parts_of_one_array_that_do_not_meet() -> None:
     own_memory(memory, Message(np.zeros(2)))
     assert memory["b"]["c"].data_ptr() == x[3:].data_ptr() and memory["b"]["d"].data_ptr() != x[2:].data_ptr()
     assert is_tensor(memory["b"]["d"])
+
+
+@pytest.mark.parametrize("x", [np.arange(8.0).reshape(4, 2), torch.arange(8.0).reshape(4, 2)], ids=["array", "tensor"])
+def test_views_with_gaps_count_as_the_range_that_they_span(x: Any) -> None:
+    """Mutations: a view without contiguous entries shares nothing; an empty one shares."""
+    memory: dict[str, Any] = {"odd": x[1::2], "none": x[:0:2]}
+    before = dict(memory)
+    own_memory(memory, Message(x[::2]))
+    assert memory["odd"] is not before["odd"] and memory["odd"].tolist() == before["odd"].tolist()
+    assert memory["none"] is before["none"]

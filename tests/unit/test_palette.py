@@ -48,14 +48,3 @@ def nearest(colours: tuple[str, ...], seen: str) -> float:
 def test_colours_side_by_side_are_told_apart(of: str, seen: str) -> None:
     """Mutation: waiting in orange beside sending; two greens in a map."""
     assert nearest(TOGETHER[of], seen) > 10
-
-
-FIRST_MAPS = (
-    *("#88CCEE", "#F0A878", "#88D0B0", "#E0B0D0", "#F5D76E"),
-    *("#BBBBBB", "#9FB4E8", "#D8C8A8", "#F4A6A6", "#C5E384"),
-)
-
-
-def test_the_colours_of_the_first_maps_were_not_told_apart() -> None:
-    """The measure sees what a reader saw: a beige and a green of one lightness. Mutation: a matrix of zeros."""
-    assert min(nearest(FIRST_MAPS, seen) for seen in SEEN_AS) < 5 < nearest(FIRST_MAPS, "all")

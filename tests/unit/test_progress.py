@@ -4,7 +4,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,46 +76,79 @@ def test_a_line_says_how_far_how_good_how_fast_and_how_long(hands: Hands, capsys
     assert [quiet.pace(900, 3.0) for _ in range(100)][-1] == ("3.000 s/round", "0:05:00 left")
 
 
-class Out:
-    """A standard output that is a terminal, or is not."""
+def drawn() -> None:
+    """What a rank shows of itself."""
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    progress.announce(3)
+    with progress.progress(quiet=False) as own:
+        own.begin(0, 10)
+        own.update(5, "objective 2.0000", 0.5)
 
-    def __init__(self, terminal: bool) -> None:
-        self.isatty = lambda: terminal
 
+def below(names: Sequence[str], outermost: int, own: int, **variables: str) -> None:
+    """Call `drawn` in a process with ancestors of these names, of which the outermost and the process have outputs.
 
-@pytest.mark.parametrize(("terminal", "kind"), [(False, Lines), (True, Bar)])
-def test_without_a_launcher_standard_output_decides(monkeypatch: Patch, terminal: bool, kind: type) -> None:
-    """A launcher that cannot be looked at counts as a file."""
-    monkeypatch.setattr(progress, "outermost_launcher", lambda names=(): None)
-    monkeypatch.setattr(progress.sys, "stdout", Out(terminal))
-    assert isinstance(progress.progress(quiet=False), kind)
-    monkeypatch.setattr(progress, "outermost_launcher", lambda names=(): 2**22 + 1)
-    assert isinstance(progress.progress(quiet=False), Lines)
+    The chain begins below init: the tests may have been started by a launcher themselves.
+    """
+    ends, end = os.pipe()
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of threads, which nobody there needs
+        child = os.fork()
+    if not child:
+        if os.fork():
+            os._exit(0)
+        os.close(ends)
+        os.environ.pop("SLURM_PTY_PORT", None)
+        os.environ |= variables
+        for k, name in enumerate(names):
+            os.dup2(own if k else outermost, 1)
+            Path("/proc/self/comm").write_text(name)
+            if ranks := os.fork():
+                os.waitpid(ranks, 0)
+                os._exit(0)
+        Path("/proc/self/comm").write_text("python")
+        os.dup2(own, 1)
+        with suppress(BaseException):
+            drawn()
+        os._exit(0)
+    os.close(end)
+    os.waitpid(child, 0)
+    os.read(ends, 1)  # until all of them have gone
+    os.close(ends)
 
 
 @pytest.mark.parametrize(
-    ("target", "seen"), [("/dev/pts/3", True), ("/dev/tty1", True), ("/tmp/log", False), ("pipe:[12]", False)]
+    ("names", "outermost", "own", "variables", "where"),
+    [
+        ((), "file", "terminal", {}, "terminal"),
+        ((), "file", "file", {}, "file"),
+        (("mpirun",), "terminal", "file", {}, "terminal"),
+        (("prterun", "orted"), "terminal", "file", {}, "terminal"),
+        (("mpirun",), "file", "terminal", {}, "terminal as lines"),
+        (("mpirun",), "gone", "file", {}, "file"),
+        (("srun", "bash", "my mpirun) x"), "terminal", "file", {}, "terminal"),
+        (("slurmstepd",), "file", "terminal", {}, "terminal as lines"),
+        (("slurmstepd",), "file", "terminal", {"SLURM_PTY_PORT": "1"}, "terminal"),
+        (("orted",), "file", "terminal", {}, "terminal as lines"),
+        (("prted",), "file", "terminal", {}, "terminal as lines"),
+    ],
 )
-def test_under_a_launcher_its_own_standard_output_decides(monkeypatch: Patch, target: str, seen: bool) -> None:
-    """Open MPI gives its ranks a pseudo-terminal in any case, MPICH a pipe."""
-    asked: list[str] = []
-    monkeypatch.setattr(progress.os, "readlink", lambda path: asked.append(path) or target)
-    monkeypatch.setattr(progress.os, "access", lambda path, mode: True)
-    assert progress.terminal_of(77) == (target if seen else None)
-    assert asked == ["/proc/77/fd/1"]
-    monkeypatch.setattr(progress.os, "access", lambda path, mode: False)
-    assert progress.terminal_of(77) is None
-
-
-def test_under_a_launcher_the_bar_is_drawn_on_the_terminal_itself(monkeypatch: Patch) -> None:
-    """A launcher passes output on line by line; a bar is one line that does not end."""
-    monkeypatch.setattr(progress, "outermost_launcher", lambda names=(): 77)
-    with Terminal() as terminal:
-        monkeypatch.setattr(progress, "terminal_of", lambda launcher: terminal.name)
-        with progress.progress(quiet=False) as bar:
-            bar.begin(0, 10)
-            bar.update(5, "objective 2.0000", 0.5)
-            assert "5/10" in terminal.read("5/10")
+def test_a_bar_is_drawn_only_where_a_person_looks(
+    tmp_path: Path, names: Sequence[str], outermost: str, own: str, variables: dict[str, str], where: str
+) -> None:
+    """Without a launcher on standard output; below one on its terminal, whatever a rank's output is: Open MPI gives its
+    ranks a pseudo-terminal in any case, MPICH a pipe; so does a daemon, but for `srun --pty`. Mutations: the innermost
+    launcher; the bar's escape sequences in a job's log; an announcement elsewhere; a terminal that has gone."""
+    log = tmp_path / "log"
+    with Terminal() as terminal, Terminal() as lost, log.open("w") as file:
+        outputs = {"terminal": terminal.writer, "file": file.fileno(), "gone": lost.writer}
+        if outermost == "gone":
+            os.close(lost.reader)
+            lost.reader = os.dup(0)
+        below(names, outputs[outermost], outputs[own], **variables)
+        shown = {"terminal": terminal.read(""), "file": log.read_text()}
+    text, other = shown.pop(where.removesuffix(" as lines")), shown.popitem()[1]
+    assert text.startswith("start     connecting 3 ranks") and "5/10" in text and other == ""
+    assert ("\x1b[" in text) == (where == "terminal")
 
 
 def on_a_terminal(*words: str) -> str:
@@ -135,17 +170,6 @@ def test_the_first_sign_on_a_terminal_comes_before_torch(tmp_path: Path) -> None
     assert "start     loading" not in on_a_terminal(
         "zofl_mpi.zo_hfl", *small, "--quiet", "--out", str(tmp_path / "b.h5")
     )
-
-
-def test_a_run_is_announced_on_the_launchers_terminal_or_in_the_log(monkeypatch: Patch, capfd: Capsys) -> None:
-    """Mutations: a start in silence; ranks where there are none; on the rank's own output under a launcher."""
-    monkeypatch.setattr(progress, "outermost_launcher", lambda names=(): 77)
-    with Terminal() as terminal:
-        for name, ranks in ((None, 0), (terminal.name, 3)):
-            monkeypatch.setattr(progress, "terminal_of", lambda launcher, name=name: name)
-            progress.announce(ranks)
-        assert terminal.read("start ").split() == ["start", "connecting", "3", "ranks"]
-        assert capfd.readouterr() == ("start     loading\n", "")
 
 
 def test_a_log_has_the_steps_of_a_start_that_takes_long(hands: Hands, capsys: Capsys) -> None:
@@ -173,21 +197,6 @@ def test_the_bar_is_one_line_at_any_width(width: int, monkeypatch: Patch) -> Non
     lines = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line) for line in re.split(r"[\r\n]+", text)]
     last = next(line for line in lines if "3999" in line)
     assert "test accuracy" in last and "left" in last and len(last) <= width
-
-
-@pytest.mark.parametrize(
-    ("ancestor", "pty", "kind"),
-    [("slurmstepd", True, Bar), ("slurmstepd", False, Lines), ("orted", False, Lines), ("prted", False, Lines)],
-)
-def test_a_daemon_that_starts_ranks_is_no_terminal(monkeypatch: Patch, ancestor: str, pty: bool, kind: type) -> None:
-    """Ranks have pseudo-terminals there. Mutation: the bar's escape sequences in a job's log; none in `srun --pty`."""
-    found = lambda names=progress.LAUNCHERS: 77 if ancestor in names else None  # noqa: E731
-    monkeypatch.setattr(progress, "outermost_launcher", found)
-    monkeypatch.setattr(progress.sys, "stdout", Out(True))
-    monkeypatch.delenv("SLURM_PTY_PORT", raising=False)
-    if pty:
-        monkeypatch.setenv("SLURM_PTY_PORT", "1")
-    assert isinstance(progress.progress(quiet=False), kind)
 
 
 def shown(hands: Callable[[Bar], None], until: str) -> str:
@@ -240,23 +249,6 @@ def test_lines_and_quiet_runs_say_nothing_of_steps(capfd: Capsys) -> None:
         silent.advance()
         silent.begin(0, 5)
     assert capfd.readouterr() == ("", "")
-
-
-def test_the_outermost_launcher_among_the_ancestors_is_found(monkeypatch: Patch) -> None:
-    """python (40) <- orted (30, no launcher) <- "prte (run)" (20) <- srun (10) <- bash (5)."""
-    names = {40: ("python", 30), 30: ("orted", 20), 20: ("my mpirun) x", 10), 10: ("srun", 5), 5: ("bash", 1)}
-
-    def read(path: Path) -> str:
-        pid = int(path.parent.name)
-        return f"{pid} ({names[pid][0]}) S {names[pid][1]} 0 0"
-
-    monkeypatch.setattr(progress.os, "getppid", lambda: 40)
-    monkeypatch.setattr(Path, "read_text", read)
-    assert progress.outermost_launcher() == 10
-    names[10] = ("sshd", 5)
-    assert progress.outermost_launcher() == 20
-    names[20] = ("sshd", 10)
-    assert progress.outermost_launcher() is None
 
 
 @pytest.mark.parametrize(

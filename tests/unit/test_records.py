@@ -1,6 +1,7 @@
 """Results: what is written is read, and neither a kill nor a full disk takes a finished round."""
 
 import errno
+import fcntl
 import json
 import os
 import socket
@@ -88,14 +89,7 @@ def test_a_finished_run_is_read_back_whole(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5") as file:  # the paths that scripts rely on
         assert file["rounds/loss"].shape == (3,)
         assert [file[f"clients/{name}"].shape for name in ("bytes_down", "bytes_up", "messages")] == [(3, 1, M)] * 3
-        names = (
-            "seconds_compute",
-            "seconds_wait",
-            "seconds_comm",
-            "peak_bytes",
-            "transport_sent",
-            "transport_received",
-        )
+        names = ("seconds_compute", "seconds_wait", "seconds_comm", "peak_bytes", *TRANSPORT)
         assert [file[f"ranks/{name}"].shape for name in names] == [(3, 1, RANKS)] * 6
         assert list(file["clients"].attrs["steps"]) == list(file["ranks"].attrs["steps"]) == [b"solve"]
         assert file["final/x"].attrs["meaning"] == b"the model"
@@ -294,6 +288,18 @@ def test_the_second_writer_of_a_result_is_refused(
     recorder.close()
     assert not (tmp_path / "a.lock").exists()
     assert second_writer(path, how, locks).returncode == 0
+
+
+def test_a_result_that_another_program_has_locked_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    """A program that locks as HDF5 does and knows no lock file. Mutations: not looked at; our lock file left behind."""
+    path = tmp_path / "a.h5"
+    started(path).close()
+    before = path.read_bytes()
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert f"{path} is being written by another process" in complaint(Recorder.reopen, path, 0)
+    assert path.read_bytes() == before and [file.name for file in tmp_path.iterdir()] == ["a.h5"]
+    Recorder.reopen(path, 0).close()
 
 
 @pytest.mark.parametrize("locks", ["with", "without"])

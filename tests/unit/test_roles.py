@@ -19,7 +19,7 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Bilevel, Hierarchical, Lipschitz, SecondOrder, Smooth
 from zofl_mpi.problems.base import BilevelProblem, Problem
-from zofl_mpi.run.command.plan import loads_of, method_of, problem_of, role_of, work_of
+from zofl_mpi.run.command.plan import loads_of, method_of, problem_of, role_of
 from zofl_mpi.settings.given import lacking, roles_of
 
 PACKAGE = ROOT / "zofl_mpi"
@@ -138,7 +138,7 @@ def test_the_readmes_method_has_the_defaults(written: Callable[[str], str]) -> N
     of = cls(Setting(Least(), Streams(1), ([1, 2],)), gamma=0.25)
     assert (of.kernel, of.grows_with, of.costs(), of.needs, role_of(cls)) == ("", (), {}, None, None)
     assert of.plan(3) == {"clients": 1}
-    assert (work_of(of), loads_of(of), of.backend.batched_clients, of.gamma) == (None, None, 1, 0.25)
+    assert (of.work(), loads_of(of), of.backend.batched_clients, of.gamma) == (None, None, 1, 0.25)
     assert of.start().x.shape == (2,)
 
 
@@ -212,11 +212,13 @@ ALLOWED = {
     "problems/objective.py": {"reduction"},  # torch's losses
     "problems/split_lm.py": {"predicted"},  # a note on a tensor
     "problems/stacked.py": {"pattern"},  # a filter of warnings
+    "rounds/base.py": {"drawn"},  # of the data, of whatever kind
     "rounds/split/server.py": {"double"},  # tensors and numbers
     "run/mpi/communicator.py": {"rank", "size", "Test"},  # communicators and requests
     "api/checking.py": {"__dict__"},  # of anybody's class
     "run/command/flags.py": {"USED_WITH"},  # of a class of flags
     "run/command/imported.py": {"choice"},  # an object of a user's module
+    "run/loop/evaluation.py": {"drawn"},  # of the data, of whatever kind
     "run/loop/questions.py": {"__self__"},  # the object of a bound method
     "settings/split_lm.py": {"trained_on"},  # a model's configuration, maybe of others
 }

@@ -96,9 +96,21 @@ def test_rows_are_projected_on_their_own():
     changed = y + np.array([[1.0], [0.0], [0.0]])
     for project in (
         lambda rows: projections.ball(rows, CENTRE, np.array([0.0, 0.5, 50.0])),
-        lambda rows: projections.simplex(rows, 2.0),
+        projections.simplex,
     ):
         assert not np.array_equal(project(y), y) and np.array_equal(project(changed)[1:], project(y)[1:])
+
+
+def test_the_nearest_point_of_the_simplex():
+    """No vertex lies beyond a right angle from it; points of the simplex stay, and rows inside a ball to the bit.
+    Mutations: another sum; one entry too few or too many above theta; theta of another row."""
+    y = np.concatenate([3 * GENERATOR.standard_normal((50, n)), np.ones((1, n)), -9 * np.ones((1, n)), np.eye(n)])
+    z = projections.simplex(y)
+    assert z.min() >= 0 and np.abs(z.sum(axis=1) - 1).max() < 1e-14
+    assert np.einsum("kn,kjn->kj", y - z, np.eye(n) - z[:, None]).max() < 1e-14
+    np.testing.assert_allclose(projections.simplex(z), z, atol=1e-15)
+    rows = 0.1 * GENERATOR.standard_normal((9, n))
+    assert np.array_equal(projections.ball(rows, CENTRE, 50.0), rows)
 
 
 def test_sets_that_are_all_of_space():

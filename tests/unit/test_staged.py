@@ -25,6 +25,26 @@ from zofl_mpi.run.records import Recorder, checkpoint_path, staged
 from zofl_mpi.run.records import recorder as writer
 
 
+@pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.ENOSPC])
+def test_a_file_system_that_reserves_nothing_is_written_and_a_full_one_is_not(
+    tmp_path: Path, monkeypatch: Patch, error: int
+) -> None:
+    """Mutations: either taken for the other."""
+
+    def refuses(number: int, start: int, count: int) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuses)
+    if error == errno.ENOSPC:
+        with pytest.raises(records.WriteError, match="No space left"):
+            started(tmp_path / "a.h5")
+        return
+    recorder = started(tmp_path / "a.h5")
+    add(recorder, 0, loss=0.5)
+    recorder.close()
+    assert records.load(tmp_path / "a.h5").rounds["loss"].tolist() == [0.5]
+
+
 @pytest.mark.parametrize("how", ["kill", "full"])
 @pytest.mark.parametrize("rounds", [2, 50])
 def test_a_writer_may_end_between_any_two_writes(tmp_path: Path, monkeypatch: Patch, rounds: int, how: str) -> None:

@@ -71,6 +71,8 @@ def test_completions_of_a_choice_have_one_context(tmp_path: Path) -> None:
     context, *completions = texts._rows([sample], own, is_e2e=False)[0]
     assert context == [THE, CAT, COLON, THE]
     assert completions == [[CAT, RUNS], [CAR], [WORDS.index("▁ca"), COLON, RUNS]]
+    told = complaint(texts._rows, [sample._replace(context="", line=7)], own, is_e2e=False)
+    assert told == "line 7: its context or a completion has no tokens: give each some text"
 
 
 @pytest.mark.parametrize(

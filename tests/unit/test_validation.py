@@ -59,24 +59,8 @@ FLAGS = ("--data", "digits", "--rounds", "2", "--quiet")
 
 def test_a_run_of_a_split_method_with_a_share_has_the_columns(tmp_path: Path) -> None:
     """Mutations: the test part's scores; a part that is scored by one client of two alone."""
-    words = (
-        "--problem",
-        "split_resnet",
-        "--m",
-        "2",
-        "--width",
-        "2",
-        "--stages",
-        "1",
-        "1",
-        "--batch",
-        "16",
-        "--h",
-        "1",
-        "--validation",
-        "0.2",
-    )
-    assert here("zofl_mpi.heron_sfl", *FLAGS, *words, "--out", tmp_path / "split.h5") == 0
+    words = "--problem split_resnet --m 2 --width 2 --stages 1 1 --batch 16 --h 1 --validation 0.2"
+    assert here("zofl_mpi.heron_sfl", *FLAGS, *words.split(), "--out", tmp_path / "split.h5") == 0
     run = records.load(tmp_path / "split.h5")
     told = run.rounds["validation_accuracy"][-1] * 323  # of 1,617 samples of the training part
     assert round(told) == pytest.approx(told, abs=1e-9) and told > 0

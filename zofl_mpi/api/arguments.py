@@ -26,21 +26,13 @@ IN_MEMORY = "data in memory"
 @final
 @dataclass(frozen=True)
 class Arguments:
-    """A run as a script requests it.
+    """A run as a script requests it."""
 
-    Attributes:
-        method: a name of the command line, or a class.
-        problem: a name, a class, or an object with `choice()`, such as a `TorchProblem`; None: the method's default.
-        data: a name or a path, as for --data, or a `Federation` in memory; None: the default.
-        family: zo_hfl, fedrzo or heron_sfl, needed if method and problem belong to several; "": determined by them.
-        flags: {flag, with underscores: value}.
-    """
-
-    method: Any
-    problem: Any
-    data: Any
-    family: str
-    flags: Mapping[str, Any]
+    method: Any  # a name of the command line, or a class
+    problem: Any  # a name, a class, or an object with `choice()`, such as a `TorchProblem`; None: the method's default
+    data: Any  # a name or a path, as for --data, or a `Federation` in memory; None: the default
+    family: str  # zo_hfl, fedrzo or heron_sfl, needed if method and problem belong to several; "": determined by them
+    flags: Mapping[str, Any]  # {flag, with underscores: value}
 
     def words(self) -> list[str]:
         """The flags as words of a command line; UserError for an impossible value."""
@@ -53,20 +45,15 @@ class Arguments:
         values = {name: value for name, value in (named | known).items() if value is not None}
         return flags.to_arguments(values, values, "simulate")
 
-    @property
-    def has_objects(self) -> bool:
-        """True if an argument cannot be typed on a command line."""
-        return not all(isinstance(each, str | os.PathLike | None) for each in (self.method, self.problem, self.data))
-
     def planned(self, family: Family) -> Plan:
         """The plan, within the `chosen` family; UserError for any mistake."""
         words = self.words()
         plan = plans.parse_plan(family, words)
-        if self.has_objects:
-            shown = [word_of(self.method), *(word_of(each) for each in (self.problem,) if each is not None)]
-            shown += [IN_MEMORY] * isinstance(self.data, Federation)
-            return replace(plan, command=f"zofl_mpi.simulate({', '.join([*shown, *words])})")
-        return plan
+        if all(isinstance(each, str | os.PathLike | None) for each in (self.method, self.problem, self.data)):
+            return plan
+        shown = [word_of(each) for each in (self.method, self.problem) if each is not None]
+        shown += [IN_MEMORY] * isinstance(self.data, Federation)
+        return replace(plan, command=f"zofl_mpi.simulate({', '.join([*shown, *words])})")
 
     def chosen(self) -> Family:
         """The family, extended by this script's objects; UserError if none or several fit."""
@@ -104,12 +91,13 @@ class Arguments:
         if isinstance(self.method, type):
             methods[word_of(self.method)] = self.method
         if self.problem is not None and not isinstance(self.problem, str):
-            problems[word_of(self.problem)] = _choice(family, self.problem)
+            name = word_of(self.problem)
+            is_class = isinstance(self.problem, type)
+            problems[name] = family.OWN_PROBLEM(name, self.problem) if is_class else self.problem.choice()
         if isinstance(self.data, Federation):
             problems = {name: in_memory(name, choice, self.data) for name, choice in problems.items()}
-        own = {name: getattr(family, name) for name in ("__doc__", "__spec__", "OWN_PROBLEM")}
-        papers = {"PAPER_PROBLEM": vars(family)["PAPER_PROBLEM"]} if "PAPER_PROBLEM" in vars(family) else {}
-        return cast("Family", SimpleNamespace(METHODS=methods, PROBLEMS=problems, **own, **papers))
+        own = {**vars(family), "METHODS": methods, "PROBLEMS": problems}
+        return cast("Family", SimpleNamespace(**own))
 
 
 def in_memory(name: str, choice: Choice, data: Federation) -> Choice:
@@ -132,12 +120,6 @@ def word_of(given: Any) -> str:
     if isinstance(given, type):
         return f"{given.__module__}:{given.__name__}"
     return str(getattr(given, "name", "") or type(given).__name__)
-
-
-def _choice(family: Family, problem: Any) -> Choice:
-    if isinstance(problem, type):
-        return family.OWN_PROBLEM(word_of(problem), problem)
-    return cast(Choice, problem.choice())
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -22,17 +22,17 @@ import numpy as np
 from zofl_mpi.api import isolation, processes
 from zofl_mpi.api.arguments import Arguments, word_of
 from zofl_mpi.api.findings import ADVICE, Checked, Finding
-from zofl_mpi.api.processes import Call
 from zofl_mpi.api.simulation import Simulation
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.engine.world import launched
-from zofl_mpi.errors import ChangedInPlace, HiddenState, RunFailed, UserError, mistake, place_of
+from zofl_mpi.errors import ChangedInPlace, HiddenState, RunFailed, UserError, mistake, place_of, root_of
 from zofl_mpi.report.same import ELSEWHERE, compared
 from zofl_mpi.run.command import flags as flagged
 from zofl_mpi.run.command.family import FAMILIES
 from zofl_mpi.run.command.plan import method_of, problem_of, role_of
+from zofl_mpi.run.command.run_flags import UNSTORED_FLAGS
 from zofl_mpi.run.loop import rounds as loop
 from zofl_mpi.run.loop.local import LocalClients
 from zofl_mpi.run.records import Run, checkpoint_path, load
@@ -41,12 +41,9 @@ ROUNDS, CUT, RANKS, MANY_CLIENTS, TIMEOUT = 4, 2, 3, 1000, 120.0
 """Rounds of a run; rounds before the cut; ranks; clients of the large run; seconds allowed for a round on ranks."""
 USUAL = {"eval_every": 1, "m": 5}
 """Flags that the checks set if the user does not and the run has them."""
-OWN = ("rounds", "out", "resume", "force", "dry_run", "survive", "server_ranks", "quiet", "verbose")
+OWN = {"rounds", *UNSTORED_FLAGS} - {"paper", "config", "round_timeout", "track"}
 """Flags that only the checks may set."""
-WAYS = {
-    "down": "bytes down, for each participant and round",
-    "up": "bytes up, for each participant and round",
-}
+WAYS = {way: f"bytes {way}, for each participant and round" for way in ("down", "up")}
 """{way: line of a method's `plan` to compare with the counted bytes}"""
 TOTAL = "bytes down and up, all rounds"
 """The same for both ways."""
@@ -66,10 +63,10 @@ def check_method(method: Any, problem: Any = None, data: Any = None, *, family: 
     Raises:
         UserError: unknown method, problem or flag, or the class is no method.
     """
-    return check_all([Call(method, problem, data, family, flags)])[0]
+    return check_all([Arguments(method, problem, data, family, flags)])[0]
 
 
-def check_all(calls: Sequence[Call]) -> list[Checked]:
+def check_all(calls: Sequence[Arguments]) -> list[Checked]:
     """`check_method` for several methods, with one start of other processes for all."""
     if launched(os.environ) > 1:
         raise UserError("check_method starts its own ranks: run it without mpirun")
@@ -91,7 +88,7 @@ def check_all(calls: Sequence[Call]) -> list[Checked]:
 class _Check:
     """The checks of one method."""
 
-    call: Call
+    call: Arguments
     folder: Path
     found: dict[str, Finding] = field(default_factory=dict)
     whole: Run | None = None  # the result in one process
@@ -100,11 +97,11 @@ class _Check:
         self.folder.mkdir()
         given = self.call
         known = {flagged.field_of(name) for name in given.flags}
-        if own := sorted(known & set(OWN)):
+        if own := sorted(known & OWN):
             raise UserError(f"{own[0]}: check_method sets this flag; leave it out")
         family = given.family or _family(given)
         with isolation.alone(), isolation.put_back():
-            arguments = Arguments(given.method, given.problem, given.data, family, {**given.flags, "quiet": True})
+            arguments = replace(given, family=family, flags={**given.flags, "quiet": True})
             self.family = arguments.chosen()
             self.plan = arguments.planned(self.family)
         usual = {name: value for name, value in USUAL.items() if name in self.plan.values and name not in known}
@@ -276,11 +273,11 @@ def _elsewhere(jobs: Sequence[Job], count: int, folder: Path, where: str) -> Non
             check.compare(name, Path(flags.get("resume") or flags["out"]).stem, where)
 
 
-def _family(call: Call) -> str:
+def _family(call: Arguments) -> str:
     """The first family with a problem for the method, and among equals with the earliest one; UserError if none."""
     word, places, having, fault = word_of(call.method), dict[str, int](), list[str](), None
     for name in FAMILIES:
-        family = Arguments(call.method, call.problem, call.data, name, {}).chosen()
+        family = replace(call, family=name).chosen()
         if ":" not in word and word not in family.METHODS:
             continue
         role = role_of(method_of(family, word))
@@ -295,20 +292,15 @@ def _family(call: Call) -> str:
         places |= {name: fitting[0]} if fitting else {}
     if not having:
         if fault is None or ":" not in word_of(call.problem):
-            Arguments(call.method, call.problem, call.data, "", {}).chosen()  # UserError for unknown names
+            call.chosen()  # UserError for unknown names
         assert fault is not None
         raise fault
     return min(places, key=lambda name: places[name], default=having[0])  # a single family explains why they do not fit
 
 
-def _root(exc: BaseException) -> BaseException:
-    """The root cause of a chain of exceptions."""
-    return exc if exc.__cause__ is None else _root(exc.__cause__)
-
-
 def _kind(exc: Exception) -> str:
     """Name of the finding for a failure in one process."""
-    root = _root(exc)
+    root = root_of(exc)
     if isinstance(root, ChangedInPlace) or (isinstance(root, ValueError) and "read-only" in str(root)):
         return "messages"
     if isinstance(root, HiddenState):
@@ -318,7 +310,7 @@ def _kind(exc: Exception) -> str:
 
 def _said(exc: Exception) -> str:
     """A failure in a sentence, with file and line unless it is a UserError."""
-    root = _root(exc)
+    root = root_of(exc)
     said = exc.cause if isinstance(exc, RunFailed) else str(exc) if isinstance(exc, UserError | ClientError) else ""
     where = "" if isinstance(root, UserError) else place_of(root)
     return f"{said} ({where})" if said and where else said or mistake(exc)

@@ -12,13 +12,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 from zofl_mpi.api import ranks
+from zofl_mpi.api.arguments import Arguments
 from zofl_mpi.api.simulation import simulate
 from zofl_mpi.engine.world import RANKS
 from zofl_mpi.errors import RunFailed, UserError, mistake
@@ -40,18 +40,6 @@ PATIENCE, GRACE = 300.0, 5.0
 """Seconds that a run may take, and those between SIGTERM and SIGKILL."""
 
 
-@final
-@dataclass(frozen=True)
-class Call:
-    """Arguments of a call of `simulate`, and its flags."""
-
-    method: Any
-    problem: Any
-    data: Any
-    family: str
-    flags: Mapping[str, Any] = field(default_factory=dict)
-
-
 def mpirun() -> str | None:
     """Path of mpirun: this Python's own, else the first in PATH; None: not found."""
     return shutil.which("mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
@@ -64,7 +52,7 @@ class Outcome(NamedTuple):
     unsent: bool = False  # True if it never began: its arguments cannot be sent, or no process starts
 
 
-def run_all(calls: Sequence[Call], count: int, folder: Path) -> list[Outcome]:
+def run_all(calls: Sequence[Arguments], count: int, folder: Path) -> list[Outcome]:
     """Run all calls in order on `count` ranks (1: one process).
 
     If a run ends its processes, the next ones start new ones. `folder` must exist and is for this call only.
@@ -119,7 +107,7 @@ def perform(folder: str) -> None:
             whole.rename(whole.with_suffix(""))
 
 
-def _refuse_main(call: Call) -> None:
+def _refuse_main(call: Arguments) -> None:
     """Refuse a class defined in the script itself if it cannot be pickled by value."""
     own = [each for each in (call.method, call.problem) if getattr(each, "__module__", "") == "__main__"]
     if own and not ranks.by_value():

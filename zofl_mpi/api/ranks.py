@@ -134,10 +134,10 @@ def lead(function: Callable[..., T], *arguments: Any, **named: Any) -> T | None:
         world.free()
 
 
-def announce(call: Callable[..., object], *arguments: Any) -> None:
+def announce(call: Callable[..., object], *arguments: Any, **named: Any) -> None:
     """Within `lead` at rank 0: make the other ranks call this function, too."""
     if _LEADING:
-        _LEADING[0].bcast(("call", sent((call, *arguments))))
+        _LEADING[0].bcast(("call", sent((call, named, *arguments))))
 
 
 def _serve(world: World) -> None:
@@ -149,8 +149,8 @@ def _serve(world: World) -> None:
         if word == "failed":
             raise RunFailed(content)
         with suppress(UserError):  # rank 0 has it, too, and decides what follows
-            call, *arguments = received(content)
-            call(*arguments)
+            call, named, *arguments = received(content)
+            call(*arguments, **named)
 
 
 def by_value() -> Any:

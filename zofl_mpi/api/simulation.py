@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 from zofl_mpi.api import isolation, ranks
 from zofl_mpi.api.arguments import Arguments
 from zofl_mpi.api.result import Result
 from zofl_mpi.engine.world import World, at_server, run_or_fail_all
-from zofl_mpi.errors import RunFailed, UserError
+from zofl_mpi.errors import RunFailed, UserError, root_of
 from zofl_mpi.run.command import plan as plans
 from zofl_mpi.run.command.build import Built, build, compile_kernel, opened
 from zofl_mpi.run.loop.progress import Progress, progress
@@ -30,19 +30,6 @@ REFUSED = {
     "track": "give callbacks=[zofl_mpi.TensorBoard(FOLDER)]",
 }
 """{flag without meaning here: alternative}"""
-
-
-class Callback(Protocol):
-    """Observer of a run at rank 0: any object with some of these functions. Their time counts for no round."""
-
-    def on_start(self, run: Simulation) -> None:
-        """Called before the first round."""
-
-    def on_round(self, run: Simulation, row: Mapping[str, float]) -> None:
-        """Called after each round with its columns, before a checkpoint; `run.stop("why")` ends the run there."""
-
-    def on_end(self, run: Simulation) -> None:
-        """Called after the last round, when the result is closed."""
 
 
 @final
@@ -78,7 +65,7 @@ class Simulation:
         """Arguments as for `simulate`; the run starts with the `with` block."""
         self._given = _arguments(method, problem, data, family, flags)
         self._callbacks, self._mpi = list(callbacks), mpi
-        self._call = (method, problem, data, family, mpi, flags)
+        self._call = (method, problem, data), {"family": family, "mpi": mpi, **flags}
         self.rank, self.row = 0, dict[str, float]()
         self.method: Any = None
         self.plan: Mapping[str, Any] = {}
@@ -109,7 +96,8 @@ class Simulation:
         self._leads().rounds.stop(reason)
 
     def __enter__(self) -> Self:
-        ranks.announce(take_part, *self._call)
+        arguments, named = self._call
+        ranks.announce(simulate, *arguments, **named)
         with ExitStack() as at_a_failure:
             at_a_failure.enter_context(isolation.alone())
             at_a_failure.enter_context(isolation.put_back())
@@ -147,10 +135,8 @@ class Simulation:
         try:
             row = next(self._rows, None)
         except RunFailed as failure:
-            root: BaseException = failure
-            while root.__cause__ is not None:
-                root = root.__cause__
-            raise failure.with_traceback(root.__traceback__)  # a debugger begins where the fault is  # noqa: B904
+            trace = root_of(failure).__traceback__
+            raise failure.with_traceback(trace)  # a debugger begins where the fault is  # noqa: B904
         self.row = self.row if row is None else row
         return row
 
@@ -180,9 +166,8 @@ class Simulation:
             if exc is not None:
                 self._failed(self._session, world, exc)
                 return
-            with (
-                ExitStack() as at_the_end
-            ):  # all ranks have the result: an exception of a callback affects no other rank
+            # all ranks have the result: an exception of a callback affects no other rank
+            with ExitStack() as at_the_end:
                 for callback in reversed(self._callbacks):
                     at_the_end.callback(getattr(callback, "on_end", lambda _: None), self)
 
@@ -224,9 +209,7 @@ class Simulation:
 
     def _tell(self, event: str, *arguments: Any) -> None:
         for callback in self._callbacks:
-            call: Callable[..., None] | None = getattr(callback, event, None)
-            if call is not None:
-                call(*arguments)
+            getattr(callback, event, lambda *_: None)(*arguments)
 
     def _leads(self) -> Session:
         if self._session is None:
@@ -252,7 +235,9 @@ def simulate(
         problem: a name, your class, a `TorchProblem` or a `SplitProblem`; None: the method's default.
         data: a name or a file's path, as for --data, or a `Federation` in memory; None: the default.
         family: zo_hfl, fedrzo or heron_sfl; needed if method and problem belong to several.
-        callbacks: observers, see `Callback`.
+        callbacks: objects with some of on_start(run), on_round(run, row) and on_end(run), called at rank 0: before the
+            first round, after each round and before its checkpoint, and once the result is closed. Their time counts
+            for no round.
         mpi: False: this process alone, even under a launcher; True: MPI in any case.
         flags: those of `python -m zofl_mpi.FAMILY --help`, with underscores; quiet is True by default.
 
@@ -264,11 +249,6 @@ def simulate(
         for _ in run:
             pass
     return run.result
-
-
-def take_part(method: Any, problem: Any, data: Any, family: str, mpi: bool | None, flags: Mapping[str, Any]) -> None:
-    """A rank's part of rank 0's run within `lead`."""
-    simulate(method, problem, data, family=family, mpi=mpi, **flags)
 
 
 @final
@@ -295,7 +275,7 @@ def plan(
 
     Seconds are measured at rank 0; the other ranks get the configuration only.
     """
-    ranks.announce(take_part_in_plan, method, problem, data, family, mpi, flags)
+    ranks.announce(plan, method, problem, data, family=family, mpi=mpi, **flags)
     with isolation.alone(), isolation.put_back(), ExitStack() as end:
         world = ranks.connect(mpi)
         end.callback(world.free)
@@ -303,13 +283,6 @@ def plan(
             built = _built(world, _arguments(method, problem, data, family, flags), quiet=True, dry_run=True)
             compile_kernel(world, built.method)
             return Planned(built.plan.config, built.expected() if world.rank == 0 else {})
-
-
-def take_part_in_plan(
-    method: Any, problem: Any, data: Any, family: str, mpi: bool | None, flags: Mapping[str, Any]
-) -> None:
-    """A rank's part of rank 0's plan within `lead`."""
-    plan(method, problem, data, family=family, mpi=mpi, **flags)
 
 
 def _arguments(method: Any, problem: Any, data: Any, family: str, flags: Mapping[str, Any]) -> Arguments:

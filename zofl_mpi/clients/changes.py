@@ -5,7 +5,6 @@ import inspect
 import typing
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import lru_cache
 from types import UnionType
 from typing import Any, get_args, get_origin
 
@@ -26,24 +25,16 @@ class Change:
     scalar: bool
 
 
+@messages.cached
 def of(cls: Any) -> tuple[Change, ...]:
     """The fields of a reply class that are changes."""
-    return _of(cls)
-
-
-@lru_cache(maxsize=256)
-def _of(cls: Any) -> tuple[Change, ...]:
     told = ((f.name, f.metadata.get("change")) for f in fields(cls)) if is_dataclass(cls) else ()
     return tuple(Change(name, **change) for name, change in told if change is not None)
 
 
+@messages.cached
 def others(kind: Any) -> tuple[str, ...]:
     """Fields of a reply class that have a mean, are no change, and are no reference point of one."""
-    return _others(kind)
-
-
-@lru_cache(maxsize=256)
-def _others(kind: Any) -> tuple[str, ...]:
     spared = {c.name for c in of(kind)} | {c.of for c in of(kind)} | messages.marked(kind, "each")
     return tuple(f.name for f in fields(kind) if f.name not in spared)
 
@@ -156,7 +147,7 @@ def reply_of(step: Any) -> type[Any] | None:
     return None if owner is None else _reply_of(owner, step.__name__)
 
 
-@lru_cache(maxsize=4096)
+@messages.cached
 def _reply_of(cls: Any, name: str) -> type[Any] | None:
     """Annotation of the first class of the method that has one: an override without types inherits the base's."""
     members = (vars(base).get(name) for base in cls.__mro__)

@@ -37,6 +37,7 @@ class Compression(Between):
 
     setting: Setting[Any]
     compress: str = NONE
+    reads_change, vectors = True, 1  # e_i
     unfit = "scalars, or counted from one another: no vectors to compress"
 
     def __post_init__(self) -> None:
@@ -49,14 +50,6 @@ class Compression(Between):
     @property
     def active(self) -> bool:
         return self.compress != NONE
-
-    @property
-    def reads_change(self) -> bool:
-        return self.active
-
-    @property
-    def vectors(self) -> int:
-        return int(self.active)  # e_i
 
     def answering(self, step: Step) -> Step:
         """Wrap a step: its reply has the changes that the server decompresses."""

@@ -102,20 +102,12 @@ class Privacy(Between):
     participation: Literal["fixed", "poisson"] = "fixed"
     trust: Literal["server", "nobody"] = "server"
     mechanism: Literal["gaussian", "laplace"] = "gaussian"
-    protects = True
+    protects = private = reads_change = True
 
     @property
     def active(self) -> bool:
         """True if replies are clipped."""
         return self.clip != NONE
-
-    @property
-    def private(self) -> bool:
-        return self.active
-
-    @property
-    def reads_change(self) -> bool:
-        return self.active
 
     @property
     def poisson(self) -> bool:
@@ -150,8 +142,7 @@ class Privacy(Between):
     def bind(self, method: Any, sampling: Any, scalars: bool = False) -> None:
         """Bind the account to a method and its participants; UserError if flags contradict or protect nobody.
 
-        Args:
-            scalars: whether its clients send scalars, to which they can add noise themselves.
+        `scalars`: whether its clients send scalars, to which they can add noise themselves.
         """
         self._known["sampling"] = sampling
         given, noised = self.delta != "auto", self.noise_multiplier > 0 or self.epsilon != NONE
@@ -212,9 +203,8 @@ class Privacy(Between):
 
     def as_sent(self, reply: Any) -> Any:
         found = changes.of(type(reply)) if self.active else ()
-        return (
-            Clipped(change=np.zeros(len(found)), was_clipped=0.0) if found and all(c.scalar for c in found) else reply
-        )
+        scalars = found and all(c.scalar for c in found)
+        return Clipped(change=np.zeros(len(found)), was_clipped=0.0) if scalars else reply
 
     # --- the server
 
@@ -341,6 +331,5 @@ def _refuse_others(reply: Any) -> None:
         array = messages.as_array(value)
         if path[0] in others and array is not None and array.size:
             why = next(f.metadata.get("leaves") for f in fields(kind) if f.name == path[0])
-            raise UserError(
-                f"--clip: {why or f'{kind.__name__}.{path[0]}, which is no change, would leave the client'}"
-            )
+            what = why or f"{kind.__name__}.{path[0]}, which is no change, would leave the client"
+            raise UserError(f"--clip: {what}")

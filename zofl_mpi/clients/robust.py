@@ -49,6 +49,7 @@ class Robust(Between):
     aggregate: str = MEAN
     attackers: float = at_least(0, 0.0, "a share")
     attack: Literal["sign", "noise", "scale"] = "sign"
+    reads_each = True
 
     def __post_init__(self) -> None:
         _parsed(self.aggregate)
@@ -60,10 +61,6 @@ class Robust(Between):
         return self.aggregate != MEAN or self.attackers > 0
 
     @property
-    def reads_each(self) -> bool:
-        return self.active
-
-    @property
     def sorts(self) -> bool:
         """True if the aggregation sorts coordinates (median, trimmed)."""
         return _parsed(self.aggregate)[0] in (MEDIAN, TRIMMED)
@@ -72,8 +69,10 @@ class Robust(Between):
         """Refuse a robust mean that the method cannot use, or that so few replies leave nothing to average."""
         if not self.active:
             return
-        self.setting.context.of(self).update(replies=_replies(method), size=_reply_bytes(method))
-        (kind, share), replies = _parsed(self.aggregate), _replies(method)
+        replies = method.setting.m if method.sampling is None else int(method.sampling.size(0))
+        size = 0 if method.example_reply is None else messages.size(method.example_reply)  # 0: unknown
+        self.setting.context.of(self).update(replies=replies, size=size)
+        kind, share = _parsed(self.aggregate)
         each = map(changes.along, changes.steps(type(method)).values())
         allowed = "mean, trimmed:F or clip:C: each client's direction is its own, no two share one"
         demand(kind != MEDIAN or not any(each), "aggregate", self.aggregate, allowed)
@@ -144,14 +143,7 @@ class RobustClients(Wrapped):
         self.flag = asked[robust.aggregate == MEAN]
 
     def mean(
-        self,
-        step: Step,
-        message: Any,
-        *,
-        weights: Weights = None,
-        counted: bool = True,
-        nobody: Any = None,
-        **how: Any,
+        self, step: Step, message: Any, *, weights: Weights = None, counted: bool = True, nobody: Any = None, **how: Any
     ) -> Any:
         if changes.reply_of(step) is None:
             self.refuse(counted, step, "clients.mean")
@@ -200,16 +192,6 @@ def middle(replies: Mapping[int, Any], k: int) -> Any:
             found[low : low + width] = numbers[k : len(flat) - k].mean(axis=0, dtype=np.float64)
     each = {i: mean.each_of(reply) for i, reply in replies.items()}
     return mean.with_each(messages.replace_arrays(next(iter(replies.values())), means), each)
-
-
-def _replies(method: Any) -> int:
-    """Replies a round."""
-    return method.setting.m if method.sampling is None else int(method.sampling.size(0))
-
-
-def _reply_bytes(method: Any) -> int:
-    """Bytes of a reply; 0: unknown."""
-    return 0 if method.example_reply is None else messages.size(method.example_reply)
 
 
 def _norm(D: Mapping[mean.Path, NDArray[np.float64]]) -> float:

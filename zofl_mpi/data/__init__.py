@@ -231,16 +231,14 @@ class Federation:
         from zofl_mpi.data.memory import put_together
 
         found = put_together(clients, test, server, validation, columns, seed)
-        labels = np.zeros(len(found.x), np.int64) if found.is_regression else found.y
-        targets = found.y if found.is_regression else None
-        whole = Dataset(found.x.reshape(len(found.x), -1), labels, found.classes, targets=targets)
-        parts = {what: whole.subset(rows) for what, rows in found.held_out_rows.items()}
+        whole = Dataset(found.inputs, found.labels, found.classes, targets=found.targets)
+        parts = {who: whole.subset(rows) for who, rows in found.rows.items()}
         return Federation(
-            parts.get("server", whole.subset(np.zeros(0, np.int64))),
-            tuple(map(whole.subset, found.clients)),
-            parts["test"],
+            parts.get("the server", whole.subset(np.zeros(0, np.int64))),
+            tuple(parts.values())[: len(clients)],
+            parts["the test part"],
             channels=found.shape[0] if len(found.shape) == 3 else 1,
-            validation=parts.get("validation"),
+            validation=parts.get("the validation part"),
             shape=found.shape,
             fingerprint=f"{whole.fingerprint()}, {found.checksum}",
         )

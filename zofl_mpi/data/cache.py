@@ -134,7 +134,10 @@ def open_entry(sources: Sources, cache_dir: Path | None = None) -> Raw:
     """
     entry = (cache_dir or default_cache_dir()) / sources.key
     try:
-        return _map(entry)
+        facts = _facts(entry)
+        arrays = {field: _mapped(entry / f"{field}.npy", size) for field, (size, _) in facts.pop("files").items()}
+        del facts["name"]
+        return Raw(**arrays, **{**facts, "shape": tuple(facts["shape"])})
     except Exception as error:
         fault = f"the cached copy of {sources.name} in {entry} is missing or damaged ({error})"
         raise UserError(f"{fault}: delete that folder and run again") from error
@@ -156,16 +159,13 @@ def _write(raw: Raw, name: str, fresh: Path) -> None:
     for field, values in arrays.items():
         np.save(fresh / f"{field}.npy", values, allow_pickle=False)
     own = {field: int(value) for field, value in vars(raw).items() if isinstance(value, int | np.integer)}
-    files = {field: _size_and_checksum(fresh / f"{field}.npy") for field in arrays}
+    paths = {field: fresh / f"{field}.npy" for field in arrays}
+    files = {field: (path.stat().st_size, _checksum(path)) for field, path in paths.items()}
     facts = {**own, "shape": raw.shape, "fingerprint": raw.known, "name": name, "files": files}
     text = json.dumps(facts)
     (fresh / FACTS).write_text(json.dumps({"facts": text, "crc32": zlib.crc32(text.encode())}))
     for path in (*fresh.iterdir(), fresh):
         _sync(path)
-
-
-def _size_and_checksum(path: Path) -> tuple[int, int]:
-    return path.stat().st_size, _checksum(path)
 
 
 def _sync(path: Path) -> None:
@@ -209,13 +209,6 @@ def _facts(entry: Path) -> dict[str, Any]:
     return json.loads(stored["facts"])  # type: ignore[no-any-return]
 
 
-def _map(entry: Path) -> Raw:
-    facts = _facts(entry)
-    arrays = {field: _mapped(entry / f"{field}.npy", size) for field, (size, _) in facts.pop("files").items()}
-    del facts["name"]
-    return Raw(**arrays, **{**facts, "shape": tuple(facts["shape"])})
-
-
 def _mapped(path: Path, size: int) -> Any:
     """Array of a .npy file, mapped read-only; the map keeps a shared lock on the file."""
     with path.open("rb") as file:
@@ -224,13 +217,10 @@ def _mapped(path: Path, size: int) -> Any:
         found = os.stat(file.fileno()).st_size
         if found != size:
             raise ValueError(f"{path.name} has {found} bytes, not {size}")
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, is_fortran, dtype = read(file)
+        np.lib.format.read_magic(file)
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)  # `_write` makes short headers
         if dtype.hasobject:
-            raise ValueError(f"{path.name} holds objects")
-        if not np.prod(shape):
-            return np.zeros(shape, dtype)
+            raise ValueError(f"{path.name} holds objects")  # addresses, which a map would follow
         # the map duplicates the file descriptor, which keeps the lock; a plain view, since np.memmap indexes slowly
         order: Any = "F" if is_fortran else "C"
         return np.asarray(np.memmap(file, dtype, "r", file.tell(), shape, order))

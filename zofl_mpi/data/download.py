@@ -1,7 +1,4 @@
-"""Downloads a public data set by name and verifies it: ``python -m zofl_mpi.data.download mnist``.
-
-Existing files are verified and kept. A new file gets its final name only after verification.
-"""
+"""Downloads a public data set by name and verifies it: ``python -m zofl_mpi.data.download mnist``."""
 
 import argparse
 import os
@@ -21,7 +18,7 @@ TIMEOUT = 30.0  # seconds without an answer
 
 
 def download(name: str, data_dir: Path | None = None, base_url: str | None = None) -> tuple[Path, ...]:
-    """Downloads or verifies the files of data set `name` in `data_dir`/`name`; returns their paths.
+    """Downloads the files of data set `name` to `data_dir`/`name`, or verifies those there; returns their paths.
 
     Raises:
         UserError: the name is unknown, a file cannot be fetched or written, or its checksum is wrong.

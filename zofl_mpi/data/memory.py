@@ -14,22 +14,19 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
 PAIR = "a pair (x, y) of arrays, or a data set whose samples are such pairs"
-PARTS = {"server": "the server", "test": "the test part", "validation": "the validation part"}
-"""{part: its name in error messages}"""
 DTYPES = {"f": np.float32, "u": np.uint8, "i": np.int64, "b": np.uint8}
 
 
 class Together(NamedTuple):
     """All samples, and the rows of each holder."""
 
-    x: Array  # (N, ...)
-    y: Array  # (N,) int64 labels, or (N, ...) float64 targets
-    shape: tuple[int, ...]  # of one input
+    inputs: Array  # (N, p)
+    labels: NDArray[np.int64]  # (N,)
+    targets: Array | None  # (N, ...) float64, with all labels 0; None for classes
     classes: int
-    is_regression: bool
-    clients: list[NDArray[np.int64]]  # rows of each client
-    held_out_rows: dict[str, NDArray[np.int64]]  # rows of server, test, validation, if present
-    checksum: str  # of the assignment of rows
+    shape: tuple[int, ...]  # of one input
+    rows: dict[str, NDArray[np.int64]]  # of each client, then of "the server", "the test part", "the validation part"
+    checksum: str  # of `rows`
 
 
 def put_together(
@@ -41,12 +38,12 @@ def put_together(
     seed: int,
 ) -> Together:
     """Joins the samples of clients, server and held-out parts; arguments as in `Federation.of_clients`."""
-    names = [str(name) for name in clients] if isinstance(clients, Mapping) else [str(k) for k in range(len(clients))]
-    held = list(clients.values()) if isinstance(clients, Mapping) else list(clients)
-    if not held:
+    named = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
+    given, m = {f"client {name}": each for name, each in named}, len(clients)
+    if not given:
         raise UserError("Federation.of_clients: there is no client; give {name: (x, y), ...}")
-    given = {f"client {name}": each for name, each in zip(names, held, strict=True)}
-    m = len(given)
+    if len(given) < m:
+        raise UserError("Federation.of_clients: two clients have names that read alike; give each its own")
     given |= {"the server": server} if server is not None else {}
     for what, part in (("test", test), ("validation", validation)):
         if _is_share(part):
@@ -60,23 +57,22 @@ def put_together(
     x, y, shape, classes, is_regression = _joined(arrays)
     ends = np.cumsum([len(pair[0]) for pair in arrays.values()])
     rows = dict(zip(arrays, np.split(np.arange(len(x), dtype=np.int64), ends[:-1]), strict=True))
-    drawn, generator = dict[str, list[NDArray[np.int64]]](), Streams(seed)(Purpose.SPLIT)
+    generator = Streams(seed)(Purpose.SPLIT)
     for what, share in (("test", test), ("validation", validation)):
-        for who in list(rows)[:m] + (["the server"] * (server is not None and what == "validation")):
-            if _is_share(share):
+        if _is_share(share):
+            drawn = list[NDArray[np.int64]]()
+            for who in list(rows)[:m] + (["the server"] * (server is not None and what == "validation")):
                 order = generator.permutation(rows[who])
                 taken = round(float(share) * len(order))
-                drawn.setdefault(what, []).append(order[:taken])
+                drawn.append(order[:taken])
                 rows[who] = np.sort(order[taken:])
-    for what, parts in drawn.items():
-        rows[f"the {what} part"] = np.sort(np.concatenate(parts))
+            rows[f"the {what} part"] = np.sort(np.concatenate(drawn))
     for who, own in rows.items():
         if not len(own):
             raise UserError(f"{who} has no sample; leave it out, or hold out a smaller share")
     checksum = zlib.crc32(repr([(who, len(own), zlib.crc32(own.tobytes())) for who, own in rows.items()]).encode())
-    held_out_rows = {what: rows[who] for what, who in PARTS.items() if who in rows}
-    by_client = [rows[f"client {name}"] for name in names]
-    return Together(x, y, shape, classes, is_regression, by_client, held_out_rows, f"parts crc32 {checksum:08x}")
+    labels, targets = (np.zeros(len(x), np.int64), y) if is_regression else (y, None)
+    return Together(x.reshape(len(x), -1), labels, targets, classes, shape, rows, f"parts crc32 {checksum:08x}")
 
 
 def _is_share(part: Any) -> bool:

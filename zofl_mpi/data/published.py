@@ -17,19 +17,19 @@ class Remote(NamedTuple):
     files: Mapping[str, str]  # file name -> "sha256:..." or "md5:..."
 
 
-IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-MNIST = (
-    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-)
-FASHION_MNIST = (
-    "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-    "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-    "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-    "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-)
+MNIST = {
+    "train-images-idx3-ubyte.gz": "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte.gz": "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte.gz": "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte.gz": "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
+FASHION_MNIST = {
+    "train-images-idx3-ubyte.gz": "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+    "train-labels-idx1-ubyte.gz": "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    "t10k-images-idx3-ubyte.gz": "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+    "t10k-labels-idx1-ubyte.gz": "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+}
+IDX_FILES = tuple(file.removesuffix(".gz") for file in MNIST)
 E2E = {
     "trainset.csv": "sha256:f27d48df45815288ab15619d47a79028c300fbb7f42e373668aba0b98c1d57c6",
     "devset.csv": "sha256:fc26b78cdb849c80545f513b223d1e051138b43882eeb79e3eb153e689c864f9",
@@ -39,19 +39,11 @@ GPT2_BPE = {
     "encoder.json": "sha256:196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
     "vocab.bpe": "sha256:1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
 }
-
-
 TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 """torchvision's folder names; its unpacked files lie in a subfolder raw."""
-
-
-def _gzipped(values: Sequence[str]) -> dict[str, str]:
-    return {f"{file}.gz": f"sha256:{value}" for file, value in zip(IDX_FILES, values, strict=True)}
-
-
 REMOTES: dict[str, Remote] = {
-    "mnist": Remote("https://ossci-datasets.s3.amazonaws.com/mnist/", _gzipped(MNIST)),
-    "fashion-mnist": Remote("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", _gzipped(FASHION_MNIST)),
+    "mnist": Remote("https://ossci-datasets.s3.amazonaws.com/mnist/", MNIST),
+    "fashion-mnist": Remote("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", FASHION_MNIST),
     "cifar10": Remote(
         "https://www.cs.toronto.edu/~kriz/", {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"}
     ),

@@ -115,21 +115,16 @@ def encoded(files: Sequence[Path], vocabulary: Vocabulary, pipeline: Pipeline, t
     kept = np.arange(vocabulary.size)
     if tokens == "e2e":
         kept = np.unique([token for row in rows for run in row for token in run] + [vocabulary.end]).astype(np.int64)
-    labels = _numbered([sample.kind for sample in samples])
-    classes = int(labels.max()) + 1
-    if choices := len(samples[0].completions) - 1:  # all labels of a choice count as classes, even if one never occurs
-        labels, classes = np.array([sample.kind for sample in samples], np.int64), choices + 1
+    kinds = sorted({sample.kind for sample in samples})
+    if (count := len(samples[0].completions)) > 1:  # all labels of a choice are classes, even if one never occurs
+        kinds = list(range(count))
+    places = {kind: k for k, kind in enumerate(kinds)}
+    labels = np.array([places[sample.kind] for sample in samples], np.int64)
     clients, names = None, None
     if samples[0].client is not None:
         clients, names = numbered([str(sample.client) for sample in samples])
     held: dict[str, Any] = {"official_validation": len(parts[1]), "tokens": kept, "clients": clients, "names": names}
-    return Raw(_packed(rows, kept), labels, classes, len(parts[2]), **held)
-
-
-def _numbered(values: Sequence[Any]) -> NDArray[np.int64]:
-    """Index (N,) of each value among the sorted distinct values."""
-    places = {value: k for k, value in enumerate(sorted(set(values)))}
-    return np.array([places[value] for value in values], np.int64)
+    return Raw(_packed(rows, kept), labels, len(kinds), len(parts[2]), **held)
 
 
 def _rows(samples: Sequence[Text], vocabulary: Vocabulary, is_e2e: bool) -> list[list[list[int]]]:

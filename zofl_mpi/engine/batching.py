@@ -30,8 +30,7 @@ _THREAD = threading.local()  # `call` on the threads of coroutines
 def batched_call(compute: Compute[Request, Result], request: Request) -> Result:
     """Result of the request: computed alone, or together with those of the other coroutines.
 
-    Args:
-        compute: results of requests, in their order; requests with an equal `compute` share a call.
+    `compute` gives results of requests, in their order; requests with an equal `compute` share a call.
     """
     call: Callable[[Compute[Request, Result], Request], Result] | None = getattr(_THREAD, "call", None)
     return compute([request])[0] if call is None else call(compute, request)

@@ -21,6 +21,14 @@ class Between:
     """True if it protects what leaves a client."""
     unfit: ClassVar[str] = ""
     """Description of the replies that do not fit."""
+    private: ClassVar[bool] = False
+    """True if each client answers one question a round, with clipped changes and nothing else."""
+    reads_each: ClassVar[bool] = False
+    """True if the server reads every reply; ranks then add up nothing."""
+    reads_change: ClassVar[bool] = False
+    """True if a client computes its reply's change, for which it keeps the model that it received."""
+    vectors: ClassVar[int] = 0
+    """Further vectors of the model's length that a client holds."""
 
     @classmethod
     def fits(cls, kinds: Collection[type[Any]]) -> bool:
@@ -33,29 +41,9 @@ class Between:
         raise NotImplementedError
 
     @property
-    def private(self) -> bool:
-        """True if each client answers one question a round, with clipped changes and nothing else."""
-        return False
-
-    @property
     def poisson(self) -> bool:
         """True if each client takes part independently (Poisson sampling)."""
         return False
-
-    @property
-    def reads_each(self) -> bool:
-        """True if the server reads every reply; ranks then add up nothing."""
-        return False
-
-    @property
-    def reads_change(self) -> bool:
-        """True if a client computes its reply's change, for which it keeps the model that it received."""
-        return False
-
-    @property
-    def vectors(self) -> int:
-        """Further vectors of the model's length that a client holds."""
-        return 0
 
     def check(self, method: Any) -> None:
         """Validate for a method; UserError if it does not fit."""
@@ -83,8 +71,7 @@ class Between:
     def derived_flags(self, rounds: int, before: int) -> Mapping[str, Any]:
         """{flag: value} that follow from the planned rounds, such as fewer `rounds`. Asked at rank 0.
 
-        Args:
-            before: number of rounds of the run that is continued, or 0.
+        `before`: number of rounds of the run that is continued, or 0.
         """
         return {}
 

@@ -144,10 +144,7 @@ class Clients(Protocol):
         The sum is exact in any order: with many participants their ranks do this work of the server's. `term`, a method
         of the running method, depends on nothing else and returns a new array. The ledger counts replies. A term is at
         most `stretch` times as long as the change that the reply declares, which noise depends on; `nobody` is the sum
-        of a round in which nobody takes part.
-
-        Raises:
-            TypeError: a step that streams.
+        of a round in which nobody takes part. TypeError: a step that streams.
         """
         mean.refuse_stream(step, "sum")
         own = mean.Sum(m=self.m, term=lambda i, reply: term(i, message, reply))

@@ -202,8 +202,7 @@ def scalar_fields(state: Any) -> Iterator[tuple[str, float]]:
 def reported(report: Any) -> dict[str, float]:
     """{column: number} of an evaluation's report; a field that is None gives no column, a dictionary one per entry.
 
-    Raises:
-        TypeError: it is no dataclass, or a field is no number; names the field.
+    TypeError: it is no dataclass, or a field is no number; names the field.
     """
     if not dataclasses.is_dataclass(report) or isinstance(report, type):
         raise TypeError(

@@ -127,10 +127,8 @@ class Fleet:
     deadline: float = math.inf  # a round's deadline in seconds; inf: none
     over_select: float = 1.0  # clients asked per client needed
     server_speed: float = math.inf  # multiply-accumulates a second
-    # ways to take a step, the preferred one first
-    needs: tuple[Needs, ...] = field(default=(Needs(0.0),), init=False)
-    # (m,) each client's way, the first that fits its device; -1: none. 0 until a method is bound
-    way: NDArray[np.int64] = field(init=False)
+    needs: tuple[Needs, ...] = field(default=(Needs(0.0),), init=False)  # ways to take a step, the preferred one first
+    way: NDArray[np.int64] = field(init=False)  # (m,) each client's way, the first that fits its device; -1: none
 
     def __post_init__(self) -> None:
         self.way = np.zeros(len(self.of), np.int64)
@@ -145,8 +143,7 @@ class Fleet:
     def bind(self, method: Any, needs: Sequence[Needs]) -> None:
         """Bind a method; before that every client fits its device and meets each deadline.
 
-        Raises:
-            UserError: no device can hold a step of the method, or it asks all clients, of which some cannot take part.
+        UserError: no device can hold a step of the method, or it asks all clients, of which some cannot take part.
         """
         self._round_work, self.needs = None, tuple(needs)
         holds = self.each("memory")[:, None] >= np.array([each.bytes for each in needs])

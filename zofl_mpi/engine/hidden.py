@@ -29,8 +29,6 @@ COUNTERS = (bool, int, float, complex)
 LOOKED_AT = 100
 """Entries of a module's container that are checked, from the first."""
 OURS = "zofl_mpi"
-Marks = dict[str, Any]
-"""{description: mark that a change alters}"""
 
 
 @final

@@ -96,8 +96,7 @@ class Row:
     bytes_up: NDArray[np.int64]  # the same, client to server
     messages: NDArray[np.int64]  # (steps, m) items that a client sent
     seconds: NDArray[np.float64]  # (steps, P + 1, 4) seconds of each rank by TIME_KINDS
-    # (steps, P + 1) peak memory of a rank so far, host and GPU; equal for all steps
-    peak_bytes: NDArray[np.int64]
+    peak_bytes: NDArray[np.int64]  # (steps, P + 1) peak memory of a rank so far, host and GPU; equal for all steps
     # (steps, P + 1) bytes that a rank sent to and received from other ranks through the collectives
     transport_sent: NDArray[np.int64]
     transport_received: NDArray[np.int64]

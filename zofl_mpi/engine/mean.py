@@ -27,9 +27,7 @@ from zofl_mpi.engine.ledger import CostReport
 from zofl_mpi.errors import UserError
 
 ENTRIES_AT_ONCE = 1 << 16  # entries rounded and added at once: 512 kB of int64 stay in cache
-SUM_ON_RANKS_FROM = (
-    32  # number of participants from which ranks add up their own terms of a `Sum`, in place of the server
-)
+SUM_ON_RANKS_FROM = 32  # participants from which ranks add up their own terms of a `Sum`, in place of the server
 OCTAVES = 8  # octaves of largest entries that share a quantum
 EDGE = 4  # a mean's quanta change above 16, 16^3, ..., 1/16, ...: away from 1, where models' largest entries lie
 
@@ -63,10 +61,8 @@ class Contribution:
     parts: dict[Path, dict[float, NDArray[np.int64]]] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)  # {i: communicated bytes of the reply}
     shapes: dict[Path, tuple[tuple[int, ...], str]] | None = None  # {path: (shape, dtype)} of each reply
-    # one packed reply with empty arrays, from the process of the first participant
-    template: messages.Bytes | None = None
-    # (i, rank, failure) of clients with a failed step
-    failed: list[tuple[int, int, Any]] = field(default_factory=list)
+    template: messages.Bytes | None = None  # one packed reply with empty arrays, of the first participant
+    failed: list[tuple[int, int, Any]] = field(default_factory=list)  # (i, rank, failure) of failed steps
     each: dict[int, dict[str, Any]] = field(default_factory=dict)  # {i: {field: value}} of fields without a mean
     report: CostReport | None = None  # the rank's costs since its last contribution
     # scratch for a piece, float64 and int64: fresh pages take three times as long as the sums
@@ -177,9 +173,8 @@ def largest(x: Tensor) -> float:
 
 def largest_entry(x: NDArray[Any]) -> float:
     """The largest magnitude of an entry; NaN where one is."""
-    return (
-        max(float(x.max()), -float(x.min())) if x.size else 0.0
-    )  # array methods: functions take twice as long on small arrays
+    # array methods: functions take twice as long on small arrays
+    return max(float(x.max()), -float(x.min())) if x.size else 0.0
 
 
 def quanta_of(bounds: Sequence[float]) -> list[float]:
@@ -233,7 +228,7 @@ def each_of(reply: Any) -> dict[str, Any]:
 
 def without_mean(reply: Any) -> frozenset[str]:
     """Names of the fields without a mean."""
-    return messages.marked(type(reply), "each")  # type: ignore[arg-type]
+    return messages.marked(type(reply), "each")
 
 
 def with_each(result: Any, each: Mapping[int, Mapping[str, Any]]) -> Any:

@@ -19,6 +19,7 @@ GROWS = ("batch", "server_batch")
 """Flags with which a step's memory grows in every method; a method names further ones in `grows_with`."""
 OF_GPU = re.compile(r"CUDA out of memory|CUDA error: out of memory|CU\w+_STATUS_ALLOC_FAILED|HIP out of memory")
 OF_HOST = re.compile(r"DefaultCPUAllocator: (can't|not enough)")
+BEYOND_NUMPY = re.compile(r"array is too big|Maximum allowed (size|dimension) exceeded")
 ASKED = re.compile(r"(?:[Tt]ried|Unable) to allocate ([\d.]+ \w+)")
 FREE = re.compile(r"total capac\w+ of ([\d.]+ \w+) of which ([\d.]+ \w+) is free")
 
@@ -31,7 +32,8 @@ def shortage(exc: BaseException) -> str:
     text, at_run_time = str(exc), isinstance(exc, RuntimeError)
     on_gpu = any(cls.__name__ == "OutOfMemoryError" for cls in type(exc).__mro__)
     on_gpu = on_gpu or (at_run_time and OF_GPU.search(text) is not None)
-    if not (on_gpu or isinstance(exc, MemoryError) or (at_run_time and OF_HOST.search(text))):
+    on_host = isinstance(exc, MemoryError) or (at_run_time and OF_HOST.search(text))
+    if not (on_gpu or on_host or (isinstance(exc, ValueError) and BEYOND_NUMPY.search(text))):
         return ""
     asked, where = ASKED.search(text), "the GPU" if on_gpu else "the host"
     wish = f"{_readable(asked[1])} more were asked for" if asked else "more was asked for"

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from zofl_mpi.engine.lazy import is_tensor, torch
 from zofl_mpi.errors import UserError
 
+F = TypeVar("F", bound=Callable[..., Any])
 Bytes = NDArray[np.uint8]
 BOUNDARY = 64
 ARRAYS = (np.ndarray, np.generic)
@@ -33,9 +34,14 @@ APART = {"apart": True}  # metadata of a field whose bytes are not counted: labe
 EACH = {"each": True}  # metadata of a field without a mean: `mean` gives {client: value}
 
 
+def cached(function: F) -> F:
+    """Cache a function of classes and names, typed as it is: `lru_cache` accepts no type[Any]."""
+    return cast(F, lru_cache(maxsize=4096)(function))
+
+
 def size(message: Any) -> int:
     """Communicated bytes: those of tensors, 8 per number, a string's length; fields marked APART count 0."""
-    apart = marked(type(message), "apart")  # type: ignore[arg-type]
+    apart = marked(type(message), "apart")
     return sum(_weight(value) for path, value in leaves(message) if path[0] not in apart)
 
 
@@ -135,7 +141,7 @@ def outline(message: Any) -> dict[str, Any]:
     def drawn(value: Any) -> Any:
         return {key: drawn(entry) for key, entry in value.items()} if isinstance(value, dict) else _described(value)
 
-    return {name: drawn(getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]
+    return {name: drawn(getattr(message, name)) for name in _names(type(message))}
 
 
 def check_like(message: Any, like: dict[str, Any]) -> None:
@@ -203,10 +209,8 @@ def _opened(block: Bytes) -> tuple[str, str, dict[str, Any]]:
 def copy(message: Any, writable: bool = True) -> Any:
     """An independent copy, as the receiver would get it; GPU tensors stay on the GPU.
 
-    It is not packed: header and blocks would cost a small network a tenth of its step.
-
-    Args:
-        writable: True for writable NumPy arrays (tensors always are).
+    Its NumPy arrays are `writable` or not (tensors always are). It is not packed: header and blocks would cost a small
+    network a tenth of its step.
     """
     _refuse_local(type(message))
     return type(message)(**_changed(message, lambda _, value: duplicate(value, writable)))
@@ -235,7 +239,7 @@ def _changed(message: Any, change: Callable[[list[str], Any], Any]) -> dict[str,
         return change(path, value)
 
     list(leaves(message))  # refuses anything but a message
-    return {name: changed([name], getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]
+    return {name: changed([name], getattr(message, name)) for name in _names(type(message))}
 
 
 def duplicate(value: Any, writable: bool = True) -> Any:
@@ -263,7 +267,7 @@ def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
 
     A path is the field's name, then a key for each level of dictionaries.
     """
-    for name in _names(type(message)):  # type: ignore[arg-type]
+    for name in _names(type(message)):
         entry = getattr(message, name)
         if type(entry) in EXACT:
             yield [name], entry
@@ -289,7 +293,7 @@ def named(entries: Iterable[tuple[list[str], Any]]) -> dict[str, Any]:
     return found
 
 
-@lru_cache(maxsize=256)
+@cached
 def _names(cls: type[Any]) -> tuple[str, ...]:
     """Names of the fields of a message of this class; TypeError: it is no dataclass."""
     if not dataclasses.is_dataclass(cls):
@@ -302,7 +306,7 @@ def _refuse_local(cls: type[Any]) -> None:
         raise TypeError(f"message class {cls.__qualname__} is local to a function; declare it at the top of its module")
 
 
-@lru_cache(maxsize=256)
+@cached
 def marked(cls: type[Any], mark: str) -> frozenset[str]:
     """Names of the fields marked "apart" or "each"."""
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
@@ -326,10 +330,7 @@ def as_array(value: Any) -> NDArray[Any] | None:
     if not is_tensor(value):
         return None
     host = value.detach().cpu()
-    return cast(
-        "NDArray[Any]",
-        host.view(torch.int16).numpy() if host.dtype == torch.bfloat16 else host.numpy(),
-    )
+    return cast("NDArray[Any]", host.view(torch.int16).numpy() if host.dtype == torch.bfloat16 else host.numpy())
 
 
 def _host_dtype(tensor: Any) -> np.dtype[Any]:
@@ -355,7 +356,7 @@ def padded(nbytes: int) -> int:
     return -(-nbytes // BOUNDARY) * BOUNDARY
 
 
-@lru_cache(maxsize=256)
+@cached
 def _class(module: str, name: str) -> type[Any]:
     """The dataclass of that name; imports it, hence only for messages of this job's own ranks."""
     member: Any = importlib.import_module(module)

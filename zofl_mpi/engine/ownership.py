@@ -31,10 +31,7 @@ class Shared:
     """
 
     def __init__(self, read: Iterable[Any], by: str) -> None:
-        """Args:
-        read: a message for each reader.
-        by: who reads them, "step 'train'".
-        """
+        """Note `read`, a message for each reader; `by` names these, as "step 'train'"."""
         self._by, all_read = by, list(read)
         count = Counter(map(id, all_read))
         self._before = [(each, _noted(each)) for each in {id(m): m for m in all_read}.values() if count[id(each)] > 1]

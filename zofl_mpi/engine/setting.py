@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, final, runtime_checkable
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class Setting(Generic[P]):
 
     def any_between(self, trait: Trait) -> bool:
         """True if an active wrapper of the clients has this trait (`engine.between.Between`)."""
-        return any(getattr(each, trait) for each in self.between)
+        return any(each.active and getattr(each, trait) for each in self.between)
 
     @property
     def m(self) -> int:
@@ -101,17 +101,6 @@ class Setting(Generic[P]):
             return list(range(self.m))
         drawn = self.streams(Purpose.AUDIENCE, r=r).choice(self.m, size=self.eval_clients, replace=False)
         return sorted(drawn.tolist())
-
-
-@runtime_checkable
-class Drawable(Protocol):
-    """Samples that can be subsampled, as a `zofl_mpi.data.Dataset`."""
-
-    def __len__(self) -> int:
-        """Number of samples."""
-
-    def drawn(self, most: int, generator: np.random.Generator) -> Any:
-        """At most `most` samples, drawn without replacement, in their order; 0: all."""
 
 
 @final
@@ -157,25 +146,7 @@ class Directions(NamedTuple):
         return f"{self.drawn:,} directions for {self.dimension:,} parameters ({self.per_parameter:.2g} each)"
 
 
-@runtime_checkable
-class PlansWork(Protocol):
-    """A method, or a part of one, that knows its local steps; the method's answer has priority."""
-
-    def work(self) -> Work | None:
-        """Sizes of local steps, for the choice of a kernel; None: unknown."""
-        return None
-
-
-@runtime_checkable
-class PlansLoads(Protocol):
-    """A method, or a part of one, that knows each client's work; the method's answer has priority."""
-
-    def loads(self) -> Loads | None:
-        """Each client's work, by the configuration, for placement on ranks; None: client i on rank i mod P."""
-        return None
-
-
-class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
+class Method(ClientProgram, Protocol[S]):
     """A federated method: a frozen dataclass with a field `setting`, and the paper's parameters, which are flags.
 
     Its state is a frozen dataclass of tensors and numbers; a round changes nothing but the state and `client.memory`,
@@ -214,12 +185,10 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
 
     @overridable
     def between(self) -> tuple[Between, ...]:
-        """Wrappers of the method's clients."""
         return self.setting.between
 
     @overridable
     def backend(self) -> Backend:
-        """The problem's compute interface."""
         return self.setting.problem  # type: ignore[no-any-return]
 
     @overridable
@@ -231,6 +200,14 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     def server_uploads(self) -> int:
         """Number of uploads in a server step, which ranks can share (`engine.sharing`); 0: no server step."""
         return 0
+
+    def work(self) -> Work | None:
+        """Sizes of local steps, for the choice of a kernel; None: unknown."""
+        return None
+
+    def loads(self) -> Loads | None:
+        """Each client's work, by the configuration, for placement on ranks; None: client i on rank i mod P."""
+        return None
 
     def plan(self, rounds: int) -> Mapping[str, str | float]:
         """Lines of --dry-run: {description: value}."""

@@ -5,8 +5,6 @@ one upload, with a `PassResult`: tensors to average over the uploads, and a mess
 exact (`engine.mean`): bits do not depend on which rank computes which upload.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

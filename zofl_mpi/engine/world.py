@@ -61,6 +61,11 @@ class World(Protocol):
         """Enable the run to survive lost client ranks, if nothing is `missing`."""
         return
 
+    @property
+    def is_server(self) -> bool:
+        """True if this rank belongs to the server."""
+        return self.rank == 0
+
     def split(self, server_ranks: int) -> None:
         """Makes the ranks 0..server_ranks - 1 the server; the clients live on the others. All ranks call it."""
         return

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from zofl_mpi import Client, Clients, Directions, at_least, column, fraction
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.split.client import Key, Loss
+from zofl_mpi.rounds.split.client import Key
 from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.messages import SplitState
 from zofl_mpi.rounds.split.pieces import PieceEstimates, Piecewise
@@ -50,14 +50,10 @@ class DeComFL(UnsplitMethod):
 
     def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """Ask the participants for their scalars and step by the means."""
-        to, buffers = self.training.participants(r), torch.cat([state.buffers, state.buffers_s])
-        message = ModelBroadcast(
-            self.full_theta(state), state.optimiser, buffers, r, self.rule.span, self.problem.arithmetic
-        )
-        latest = self.training.latest(r)
-        booked = {i: message.booked(self.scalar_bytes * (r - latest.get(i, 0))) for i in to}
-        zeros = np.zeros((self.training.h, self.n_p))
-        average, loss = self.averaged(clients, self.train, message, to, booked, zeros)
+        message, latest = self.broadcast(state, r), self.training.latest(r)
+        missed = {i: r - latest.get(i, 0) for i in self.training.participants(r)}
+        booked = {i: message.booked(self.scalar_bytes * rounds) for i, rounds in missed.items()}
+        average, loss = self.averaged(clients, message, booked, np.zeros((self.training.h, self.n_p)))
         x, moments = message.x.clone(), copied(state.optimiser)
         self.replay(x, moments, r, average.differences)
         return self.next_state(SplitState, x, average.buffers, optimiser=moments, local_loss=loss)
@@ -101,9 +97,6 @@ class DeComFL(UnsplitMethod):
             self.step(x, moments, r, q, estimate)
 
         return self.reply(client, message, estimator, lambda q: self.key(r, q), move)
-
-    def make_loss_and_rule(self) -> tuple[Loss, Piecewise]:
-        return self.two_point(self.n_p)
 
     @cached_property
     def traffic(self) -> Traffic:

@@ -8,9 +8,9 @@ from typing import final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, Purpose, UserError, at_least
+from zofl_mpi import Array, Client, Purpose, UserError, at_least
 from zofl_mpi.rounds.base import RoundCost, descended
-from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGDState
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel
 from zofl_mpi.rounds.report import GlobalModel
 
 
@@ -20,17 +20,14 @@ class Ditto(FirstOrder):
     """FedAvg's x, bit for bit, and v_i <- v_i - gamma~_t (g_i(v_i) + lam_p (v_i - x)) at each participant.
 
     v_i stays at the client, starts at the first x it receives, and takes as many steps as FedAvg's local model, of the
-    same sizes, on mini-batches of its own. y_i is v_i, or x before the client takes part. The messages are FedAvg's.
+    same sizes, on mini-batches of its own. y_i is v_i, or x before the client takes part. The messages and the round
+    (lines 3, 4, 7 and 8) are FedAvg's.
 
     Attributes:
         lam_p: lambda of the paper, the pull towards x; 0: clients learn alone.
     """
 
     lam_p: float = at_least(0, 0.1, "a weight")
-
-    def round(self, state: LocalSGDState, r: int, clients: Clients) -> LocalSGDState:
-        """Averages the participants' local models: lines 3, 4, 7 and 8."""
-        return self.local.average(clients, self.train, state, r)
 
     def train(self, client: Client, message: GlobalModel) -> LocalModel:
         """Takes FedAvg's local steps from x and as many on v_i: lines 5 and 6."""
@@ -56,6 +53,5 @@ class Ditto(FirstOrder):
 
     @property
     def round_cost(self) -> RoundCost:
-        return replace(
-            super().round_cost, gradients=2, vectors=3, holds_x=True
-        )  # in v's steps x, the first v and the pull
+        # vectors: in v's steps x, the first v and the pull
+        return replace(super().round_cost, gradients=2, vectors=3, holds_x=True)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import Client, Clients, Directions, Purpose, at_least, column, demand, flag_group
-from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.rounds.split.client import Key
 from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.messages import SplitState
@@ -50,12 +50,10 @@ class FedKSeed(UnsplitMethod):
 
     def round(self, state: KSeedState, r: int, clients: Clients) -> KSeedState:
         """Ask the participants for their sums, add the mean to c, and rebuild the model."""
-        to, known = self.training.participants(r), self.known(state.sums)
-        buffers = torch.cat([state.buffers, state.buffers_s])
-        x, span, arithmetic = self.full_theta(state), self.rule.span, self.problem.arithmetic
-        message = SeededModel(x, state.optimiser, buffers, r, span, arithmetic, known[1:])
-        booked = dict.fromkeys(to, message.booked(known.nbytes))
-        average, loss = self.averaged(clients, self.train, message, to, booked, 0 * state.sums)
+        known = self.known(state.sums)
+        message = SeededModel(**vars(self.broadcast(state, r)), magnitudes=known[1:])
+        booked = dict.fromkeys(self.training.participants(r), message.booked(known.nbytes))
+        average, loss = self.averaged(clients, message, booked, 0 * state.sums)
         sums = state.sums + average.differences
         x = self.model(self.known(sums)[0])
         own = {"optimiser": state.optimiser, "local_loss": loss, "sums": sums}

@@ -9,9 +9,9 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Client, Clients, Purpose, at_least, demand, flag_group
+from zofl_mpi import Client, Purpose, at_least, demand, flag_group
 from zofl_mpi.rounds.base import RoundCost, descended
-from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGD, LocalSGDState, repeated
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGD, repeated
 from zofl_mpi.rounds.report import GlobalModel
 
 
@@ -36,10 +36,6 @@ class FedMSPP(FirstOrder):
         least, batch = min(sizes), self.local.batch
         allowed = f"at most {least}, all that client {sizes.index(least)} has to draw without replacement; or 0 for all"
         demand(batch <= least, "batch", batch, allowed)
-
-    def round(self, state: LocalSGDState, r: int, clients: Clients) -> LocalSGDState:
-        """Averages the participants' proximal points."""
-        return self.local.average(clients, self.train, state, r)
 
     def train(self, client: Client, message: GlobalModel) -> LocalModel:
         """y <- y - gamma~_t (g_B(y) + mu (y - x)) from y = x, on the client's mini-batch B of this round."""

@@ -95,14 +95,13 @@ class FSLSAGE(SplitMethod):
     def align(self, main: Server, recent: RecentUploads, heads: dict[str, Tensor], i: int) -> float:
         """Align client i's head; return |estimated - true gradient|^2 on its recent uploads before the alignment."""
         problem, running = self.problem, self.training.running
-        uploads, targets = [], []
+        uploads = []
         for s, y in recent.uploads(i):
             leaf, labels = problem.to_device(s).detach().requires_grad_(), problem.to_device(y)
-            with problem.server_side.bound_to(
-                main.theta, main.buffers.clone(), running
-            ):  # its running statistics stay unchanged
-                targets.append(torch.autograd.grad(problem.server_loss(leaf, labels), leaf)[0])
-            uploads.append((leaf, labels))
+            # a copy: the server's running statistics stay unchanged
+            with problem.server_side.bound_to(main.theta, main.buffers.clone(), running):
+                (target,) = torch.autograd.grad(problem.server_loss(leaf, labels), leaf)
+            uploads.append((leaf, labels, target))
         theta = problem.to_device(problem.client_side.initial()[0])
         head = theta[problem.n_client :]
         if str(i) in heads:
@@ -112,8 +111,8 @@ class FSLSAGE(SplitMethod):
             optimiser = Optimiser("adam")
         for epoch in range(max(1, self.align_epochs)):
             distances, g = [], head.new_zeros(head.shape)
-            for (leaf, labels), target in zip(uploads, targets, strict=True):
-                distance, slope = self._distance(theta, leaf, labels, target)
+            for upload in uploads:
+                distance, slope = self._distance(theta, *upload)
                 distances.append(distance)
                 g = slope if len(uploads) == 1 else g.add_(slope)
             first = math.fsum(map(float, distances)) if epoch == 0 else first

@@ -8,9 +8,9 @@ from typing import final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, above, at_least
+from zofl_mpi import Array, Client, above, at_least
 from zofl_mpi.rounds.base import RoundCost, descended
-from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGDState, repeated
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, repeated
 from zofl_mpi.rounds.report import GlobalModel
 
 
@@ -22,6 +22,7 @@ class PFedMe(FirstOrder):
     Local step t of client i: K gradient steps of size gamma~_t from y = w (the published code goes on from the last y)
     on one mini-batch's loss plus (lam_p/2) |y - w|^2; then w <- w - alpha lam_p (w - y). In the paper --tau is R,
     --eta-g its beta, --gamma-local the size of the inner steps. y_i is the client's last y, or x before it takes part.
+    The round averages the participants' w (lines 2, 3, 10 and 11); they alone take local steps.
 
     Attributes:
         lam_p: lambda of the paper, weight of the proximal term; the paper's experiments have 15.
@@ -32,10 +33,6 @@ class PFedMe(FirstOrder):
     lam_p: float = above(0, 15.0, "a weight")
     K: int = at_least(1, 5, "a whole number of inner steps")
     alpha_p: float = at_least(0, 0.01, "a step size")
-
-    def round(self, state: LocalSGDState, r: int, clients: Clients) -> LocalSGDState:
-        """Averages the participants' w: lines 2, 3, 10 and 11, with the participants alone taking local steps."""
-        return self.local.average(clients, self.train, state, r)
 
     def train(self, client: Client, message: GlobalModel) -> LocalModel:
         """Takes the local steps: lines 4 to 9."""

@@ -100,6 +100,5 @@ class Scaffnew(EstimatesCost[Smooth]):
     def round_cost(self) -> RoundCost:
         m, x = self.setting.m, np.zeros(self.problem.n, self.setting.dtype)
         down, up = GlobalModel(x, 0), LocalModel(x)
-        return RoundCost(
-            lambda r: range(m), lambda i, r: self.steps(r), self.batch, down, up, vectors=2
-        )  # h and h / scale
+        # vectors: h and h / scale
+        return RoundCost(lambda r: range(m), lambda i, r: self.steps(r), self.batch, down, up, vectors=2)

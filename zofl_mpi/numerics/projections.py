@@ -30,13 +30,13 @@ def ball(y: Array, centre: Array, radius: Bound) -> Array:
     return np.where(factor < 1, moved, y).astype(y.dtype, copy=False)
 
 
-def simplex(y: Array, total: float = 1.0) -> Array:
-    """Projects each row of y (k, n) onto the simplex z >= 0, sum z = total > 0: (y - theta)_+ with the matching theta.
+def simplex(y: Array) -> Array:
+    """Projects each row of y (k, n) onto the simplex z >= 0, sum z = 1: (y - theta)_+ with the matching theta.
 
     Source: Held, Wolfe, Crowder, Validation of subgradient optimization (1974): sort, then read off theta.
     """
     descending = -np.sort(-y, axis=-1)
-    excess = np.cumsum(descending, axis=-1) - total
+    excess = np.cumsum(descending, axis=-1) - 1.0
     counts = np.arange(1, y.shape[-1] + 1)
     support = np.sum(descending * counts > excess, axis=-1, keepdims=True)
     theta = np.take_along_axis(excess, support - 1, axis=-1) / support

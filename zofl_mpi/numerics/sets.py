@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from zofl_mpi.numerics import projections
 from zofl_mpi.numerics.schedules import to_number
 
 FLAG = "--x-set"
+FORMS = {"all": ("all", (0,)), "box": ("box:LOW:HIGH", (2,)), "ball": ("ball:RADIUS[:CENTRE]", (1, 2))}
+"""{name: (form, allowed numbers of words after it)}"""
 
 
 @final
@@ -69,36 +71,37 @@ ConvexSet = All | Box | Rounded
 """A nonempty set. `project(x)` is the nearest point to x (n,), in its dtype; points of the set stay bit-identical."""
 
 
-class _Description(NamedTuple):
-    """A set in R^n as typed on the command line."""
-
-    text: str
-    n: int
-
-    def demand(self, holds: Any, allowed: str) -> None:
-        demand(bool(holds), FLAG, _short(self.text), allowed)
-
-    def numbers_of(self, word: str, what: str, counts: tuple[int, ...]) -> float | Array:
-        """Parses a number, or several into an (n,) array; `counts` are the allowed lengths."""
-        values = np.array([to_number(part) for part in word.split(",")])
-        allowed = " or ".join(map(str, dict.fromkeys(counts)))
-        self.demand(not np.isnan(values).any(), f"made of numbers: {what} = {_short(word)} is none")
-        wanted = f"given {allowed} numbers as {what} where n is {max(counts)}, not {len(values)}"
-        self.demand(len(values) in counts, wanted)
-        return float(values[0]) if len(values) == 1 else values
-
-    def number(self, word: str, what: str) -> float:
-        return float(np.asarray(self.numbers_of(word, what, (1,))))
-
-
 def parse(text: str, n: int) -> ConvexSet:
     """Parses a set in R^n, see the module's docstring (UserError: invalid)."""
-    described = _Description(text, n)
     name, *words = (word.strip() for word in text.split(":"))
-    described.demand(name in SETS, f"one of {', '.join(form for form, _, _ in SETS.values())}")
-    form, counts, make = SETS[name]
-    described.demand(len(words) in counts, f"of the form {form}")
-    return make(words, described)
+    _demand(name in FORMS, text, f"one of {', '.join(form for form, _ in FORMS.values())}")
+    form, counts = FORMS[name]
+    _demand(len(words) in counts, text, f"of the form {form}")
+    if name == "box":
+        low, high = (_numbers(text, *each, (1, n)) for each in zip(("LOW", "HIGH"), words, strict=True))
+        # low = high = inf is empty, too: no point of R^n has an infinite entry
+        there = np.less_equal(low, high) & np.less(low, math.inf) & np.greater(high, -math.inf)
+        _demand(np.all(there), text, "a box with LOW <= HIGH everywhere: this one is empty")
+        return Box(low, high)
+    radius = float(np.asarray(_numbers(text, "RADIUS", words[0], (1,)))) if words else math.inf
+    _demand(radius >= 0, text, "a ball with RADIUS >= 0: this one is empty")
+    centre = np.asarray(_numbers(text, "CENTRE", words[1], (1, n)) if words[1:] else 0.0)
+    _demand(np.isfinite(centre).all(), text, "a ball with a finite CENTRE")
+    return All() if radius == math.inf else Rounded(partial(projections.ball, centre=centre, radius=radius))
+
+
+def _numbers(text: str, what: str, word: str, counts: tuple[int, ...]) -> float | Array:
+    """Parses a number, or several into an (n,) array; `counts` are the allowed lengths."""
+    values = np.array([to_number(part) for part in word.split(",")])
+    _demand(not np.isnan(values).any(), text, f"made of numbers: {what} = {_short(word)} is none")
+    allowed = " or ".join(map(str, dict.fromkeys(counts)))
+    wanted = f"given {allowed} numbers as {what} where n is {max(counts)}, not {len(values)}"
+    _demand(len(values) in counts, text, wanted)
+    return float(values[0]) if len(values) == 1 else values
+
+
+def _demand(holds: Any, text: str, allowed: str) -> None:
+    demand(bool(holds), FLAG, _short(text), allowed)
 
 
 def parse_all(texts: Sequence[str], n: int, m: int) -> list[ConvexSet]:
@@ -107,32 +110,6 @@ def parse_all(texts: Sequence[str], n: int, m: int) -> list[ConvexSet]:
     demand(len(texts) in (1, m), FLAG, shown, f"one set for all, or one for each of the {m} clients, not {len(texts)}")
     made = {text: parse(text, n) for text in dict.fromkeys(texts)}
     return [made[text] for text in (texts if len(texts) == m else m * list(texts))]
-
-
-def _box(words: list[str], described: _Description) -> ConvexSet:
-    low, high = (
-        described.numbers_of(w, what, (1, described.n)) for w, what in zip(words, ("LOW", "HIGH"), strict=True)
-    )
-    # low = high = inf is empty, too: no point of R^n has an infinite entry
-    there = np.less_equal(low, high) & np.less(low, math.inf) & np.greater(high, -math.inf)
-    described.demand(np.all(there), "a box with LOW <= HIGH everywhere: this one is empty")
-    return Box(low, high)
-
-
-def _ball(words: list[str], described: _Description) -> ConvexSet:
-    radius = described.number(words[0], "RADIUS")
-    described.demand(radius >= 0, "a ball with RADIUS >= 0: this one is empty")
-    centre = np.asarray(described.numbers_of(words[1], "CENTRE", (1, described.n)) if words[1:] else 0.0)
-    described.demand(np.isfinite(centre).all(), "a ball with a finite CENTRE")
-    return All() if radius == math.inf else Rounded(partial(projections.ball, centre=centre, radius=radius))
-
-
-SETS: dict[str, tuple[str, tuple[int, ...], Callable[[list[str], _Description], ConvexSet]]] = {
-    "all": ("all", (0,), lambda *_: All()),
-    "box": ("box:LOW:HIGH", (2,), _box),
-    "ball": ("ball:RADIUS[:CENTRE]", (1, 2), _ball),
-}
-"""{name: (form, allowed numbers of words, constructor)}"""
 
 
 def _short(text: str) -> str:

@@ -72,18 +72,16 @@ def _check_sharing(model: Any) -> None:
 
     Embedding and unembedding may share theirs: the configuration records whether they are tied.
     """
-    words = [_bare(layer) for layer in (model.get_input_embeddings(), model.get_output_embeddings())]
+    words = {id(_bare(layer)) for layer in (model.get_input_embeddings(), model.get_output_embeddings())}
     holders: dict[int, list[tuple[str, nn.Module]]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         for p in module.parameters(recurse=False):
             holders.setdefault(id(p), []).append((path, module))
-    for path, module in model.named_modules():
-        if _bare(module) is module:
-            continue
-        for p in _bare(module).parameters(recurse=False):
-            own = [(other, layer) for other, layer in holders[id(p)] if other != f"{path}.base_layer"]
-            for other, layer in own:
-                if not any(layer is word for word in words) or not any(_bare(module) is word for word in words):
+    adapted = [(path, _bare(module)) for path, module in model.named_modules() if _bare(module) is not module]
+    for path, module in adapted:
+        for p in module.parameters(recurse=False):
+            for other, layer in holders[id(p)]:
+                if other != f"{path}.base_layer" and not {id(layer), id(module)} <= words:
                     fault = f"--lora-targets: {path} shares its weights with {other.removesuffix('.base_layer')}"
                     raise UserError(f"{fault}, which a stored model cannot represent; name other layers")
 

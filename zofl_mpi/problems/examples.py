@@ -29,11 +29,7 @@ class Examples:
         size = (count or self.count, *self._shape)
         if self._given is None:
             return torch.linspace(-1, 1, int(np.prod(size)), dtype=self.input_dtype).view(size)
-        return (
-            torch.from_numpy(np.resize(self._given[0], (size[0], *self._given[0].shape[1:])))
-            .to(self.input_dtype)
-            .view(size)
-        )
+        return torch.from_numpy(_repeated(self._given[0], size[0])).to(self.input_dtype).view(size)
 
     def targets(self, count: int = 0) -> Tensor:
         """Targets (count, ...); 0: all."""

@@ -179,11 +179,8 @@ class LastBlocks(nn.Module):
     def losses(self, x: Tensor, at: Tensor, targets: Tensor, smoothing: float, forward_only: bool = False) -> Tensor:
         """Cross-entropies (k,) of `targets` (k,) at the positions `at` (k,) among B T; see `Unembedding`."""
         rows = self._before(x, at)
-        if (
-            forward_only
-            and type(self.last.unembedding) is nn.Linear
-            and self.last.unembedding.out_features > TOKEN_BLOCK
-        ):
+        unembedding = self.last.unembedding
+        if forward_only and type(unembedding) is nn.Linear and unembedding.out_features > TOKEN_BLOCK:
             return self.last.by_columns(rows, targets, smoothing)
         count = self.pieces or self.pieces_of(len(at))
         pieces = zip(rows.tensor_split(count), targets.tensor_split(count), strict=True)

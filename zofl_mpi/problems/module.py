@@ -109,11 +109,6 @@ class Function:
             raise TypeError(f"it returns a {type(outputs).__name__}, not one tensor")
         return outputs
 
-    def module_at(self, x: Array) -> nn.Module:
-        """Copy of the module on the CPU with the parameters x (n,)."""
-        with self.bound_to(self.vector(x)):
-            return copy.deepcopy(self.module).to("cpu")
-
     def samples(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the samples at `positions`, on the device; positions' axes come first."""
         check_positions(data, positions)

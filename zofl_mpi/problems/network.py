@@ -108,18 +108,17 @@ class Network(ProximalLoss):
         one, dtype = (self.input_shape, self.classes), np.dtype(self.dtype)
         objective = Objective(self.loss_function, self.metrics, self.weight)
         function = Function(module, *one, objective, dtype, self.device, saving, self.examples)
-        vars(self).update(_function=function, why_not_batchable=self._obstacle(function) if self.uses_torch else "")
+        reason = "" if self.augment is None else "augment changes clients' inputs one by one"
+        if self.uses_torch and not reason:
+            from zofl_mpi.problems.kernels.functional import why_not_batchable
+
+            reason = why_not_batchable(function)
+        vars(self).update(_function=function, why_not_batchable=reason)
         if self.augment is not None:
             self._check_augment(function)
-        if self.why_not_batchable and self.kernel == "torch":
-            fault = f"{type(module).__name__} cannot be computed for many clients at once: {self.why_not_batchable}"
+        if reason and self.kernel == "torch":
+            fault = f"{type(module).__name__} cannot be computed for many clients at once: {reason}"
             raise UserError(f"--kernel torch: {fault}; use --kernel serial")
-
-    def _obstacle(self, function: Function) -> str:
-        """Reason why many clients cannot be batched; "": they can."""
-        from zofl_mpi.problems.kernels.functional import why_not_batchable
-
-        return why_not_batchable(function) if self.augment is None else "augment changes clients' inputs one by one"
 
     @property
     def n(self) -> int:
@@ -167,10 +166,7 @@ class Network(ProximalLoss):
         return self._verdicts[size]
 
     def flops(self, batch_size: int) -> float:
-        """FLOPs of a forward and a backward pass by torch's formulas for products and convolutions.
-
-        Includes recomputations of `client_memory`.
-        """
+        """FLOPs of products and convolutions in a step, recomputations of `client_memory` included."""
         return self._function.flops(batch_size)
 
     def flops_evaluation(self, batch_size: int) -> float:
@@ -191,7 +187,8 @@ class Network(ProximalLoss):
     @serialized
     def module_of(self, final: Mapping[str, Any]) -> nn.Module:
         """Copy of the module on the CPU with the final parameters `x`."""
-        return self._function.module_at(final["x"])
+        with self._function.bound_to(self._function.vector(final["x"])):
+            return copy_of(self._function.module)
 
     @serialized
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
@@ -237,12 +234,7 @@ class Network(ProximalLoss):
 
     def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
         """Mean losses (k,) at the rows of x (k, n), summed in float64 (IndexError: invalid position)."""
-        if (
-            self.uses_torch
-            and batch is not None
-            and len(batch) <= EVALUATION_SAMPLES
-            and self.batches(data, len(batch))
-        ):
+        if batch is not None and len(batch) <= EVALUATION_SAMPLES and self.batches(data, len(batch)):
             from zofl_mpi.problems.kernels.module_torch import LossRequest, loss_sums
 
             check_positions(data, batch)
@@ -262,18 +254,18 @@ class Network(ProximalLoss):
                     sums[k] += float(function.objective.total(function.outputs(inputs), targets, inputs))
         return sums / len(positions)
 
-    def score(self, x: Array, data: Dataset, mix: Vector | None = None) -> dict[str, float]:
-        """Mean loss, for classes the accuracy, and the metrics; `mix` does not apply to metrics."""
-        return self._score(x, data, mix, known=False)
-
     def check_metrics(self, data: Dataset) -> None:
         """Tries the metrics on held-out samples at the initial model (UserError: one gives no number)."""
         if self.metrics and len(data):
-            self._score(self._function.initial(), data.subset(np.arange(min(len(data), TRIED))), None, known=True)
+            self.score(self._function.initial(), data.subset(np.arange(min(len(data), TRIED))), known=True)
 
-    def _score(self, x: Array, data: Dataset, mix: Vector | None, known: bool) -> dict[str, float]:
+    def score(self, x: Array, data: Dataset, mix: Vector | None = None, known: bool = False) -> dict[str, float]:
+        """Mean loss, for classes the accuracy, and the metrics; `mix` does not apply to metrics.
+
+        `known`: a metric that is nan is refused, too.
+        """
         objective, seen = self._function.objective, list[tuple[Tensor, Tensor]]()
-        found = weighted_means(self._evaluated(x, data, seen), class_weights(data, mix))
+        found = weighted_means(self.evaluated(x, data, seen), class_weights(data, mix))
         if not objective.classifies:
             del found["accuracy"]
         if seen:
@@ -281,15 +273,14 @@ class Network(ProximalLoss):
             found |= objective.measured(outputs, targets, known)
         return found
 
-    def evaluated(self, x: Array, data: Dataset) -> list[tuple[Labels, Vector, Vector]]:
-        """Outputs in `dtype`, losses in float64; see `ProximalLoss.evaluated`."""
-        return self._evaluated(x, data, [])
-
     @serialized
-    def _evaluated(
-        self, x: Array, data: Dataset, seen: list[tuple[Tensor, Tensor]]
+    def evaluated(
+        self, x: Array, data: Dataset, seen: list[tuple[Tensor, Tensor]] | None = None
     ) -> list[tuple[Labels, Vector, Vector]]:
-        """As `evaluated`; if there are metrics, appends (outputs, targets) to `seen`."""
+        """Outputs in `dtype`, losses in float64; see `ProximalLoss.evaluated`.
+
+        If there are metrics, appends (outputs, targets) to `seen`.
+        """
         evaluated, function, positions = list[Any](), self._function, np.arange(len(data))
         objective = function.objective
         with function.bound_to(function.vector(x)):
@@ -300,7 +291,7 @@ class Network(ProximalLoss):
                 values = objective.each(outputs, targets, inputs, exact=False), objective.hits(outputs, targets)
                 labels = data.labels[data.rows_of(block)].astype(np.int64, copy=False)
                 evaluated.append((labels, *(value.cpu().numpy() for value in values)))
-                if self.metrics:
+                if self.metrics and seen is not None:
                     seen.append((outputs.cpu(), targets.cpu()))
         return evaluated
 

@@ -155,12 +155,8 @@ class SplitNetwork(TorchSplit):
                 raise UserError(f"the {name} part changes its parameters in a forward pass (max_norm of an embedding?)")
         for b, value in zip(buffers, kept, strict=True):
             b.copy_(value)
-        own = {
-            "smashed_shape": tuple(smashed.shape[1:]),
-            "smashed_bytes": smashed[0].nbytes,
-            "allows_batch_of_one": allows_batch_of_one,
-        }
-        vars(self).update(own)
+        sizes = {"smashed_shape": tuple(smashed.shape[1:]), "smashed_bytes": smashed[0].nbytes}
+        vars(self).update(sizes, allows_batch_of_one=allows_batch_of_one)
 
     def _through(self, name: str, part: nn.Module, x: Tensor) -> Tensor:
         version = x._version
@@ -241,11 +237,7 @@ class SplitNetwork(TorchSplit):
 
     @property
     def head_gradient(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
-        """(smashed, labels) -> local loss () and its gradient (n_a,) in theta_a, by a forward pass only.
-
-        Call within `client_side.bound_to`. None unless the loss is the cross-entropy and the head has a final linear
-        layer and no other parameters.
-        """
+        """None unless the loss is the cross-entropy and the head has no parameters but a final linear layer's."""
         linear = linear_of(self.auxiliary) if self._objective.plain else None
         return None if linear is None else partial(self._head_gradient, linear)
 
@@ -291,10 +283,8 @@ class SplitNetwork(TorchSplit):
         outputs = widened(self.logits(inputs))
         if seen is not None:
             seen.append((outputs, labels))
-        sums: dict[str, float | Tensor] = {
-            "samples": len(labels),
-            "loss": self._objective.total(outputs, labels, inputs),
-        }
+        loss = self._objective.total(outputs, labels, inputs)
+        sums: dict[str, float | Tensor] = {"samples": len(labels), "loss": loss}
         if self._objective.classifies:
             sums["hits"] = self._objective.hits(outputs, labels).sum()
         return sums

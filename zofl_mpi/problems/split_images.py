@@ -12,9 +12,8 @@ from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.lazy import torch
 from zofl_mpi.errors import UserError, demand
 
-SplitModules = tuple[
-    "torch.nn.Module", "torch.nn.Module", "torch.nn.Module"
-]  # the client's, the auxiliary, the server's part
+SplitModules = tuple["torch.nn.Module", "torch.nn.Module", "torch.nn.Module"]
+"""The client's, the auxiliary, the server's part."""
 
 
 @final

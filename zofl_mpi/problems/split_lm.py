@@ -55,9 +55,8 @@ class SplitLM(TorchSplit):
         if self.bf16 and self.dtype == "float32":  # autocast leaves float64 as it is
             narrow_frozen(self.parts)
         client_side = Flat([self.parts.client, self.parts.auxiliary], True, self.tf32)
-        server_side = Flat(
-            [self.parts.server], True, self.tf32, without=client_side.parameters
-        )  # the matrix of tied embeddings
+        # tied embeddings have one matrix, which the client's side binds
+        server_side = Flat([self.parts.server], True, self.tf32, without=client_side.parameters)
         vars(self).update(client_side=client_side, server_side=server_side)
 
     # --- sizes

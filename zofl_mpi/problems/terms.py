@@ -35,7 +35,8 @@ class ProximalTerms:
 
     def __post_init__(self) -> None:
         for name, values in (("lam", (self.lam,)), ("mu", self.mu), ("radius", self.radius)):
-            demand(all(value >= 0 for value in values), name, values, "a number, at least 0")
+            finite = name == "radius" or math.inf not in values
+            demand(finite and all(value >= 0 for value in values), name, values, "a number, at least 0")
 
     def fit(self, m: int) -> None:
         """Raises UserError for a parameter with neither one value nor one per client."""

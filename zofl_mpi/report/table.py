@@ -9,7 +9,7 @@ from zofl_mpi.errors import UserError, check_one_of, plain
 from zofl_mpi.report import figure, means
 from zofl_mpi.report.groups import Group, Groups
 from zofl_mpi.report.means import Curve
-from zofl_mpi.report.wording import METHODS, aligned
+from zofl_mpi.report.wording import METHODS, text_table
 
 Row = dict[str, Any]
 NOTE = "Mean over seeds in the last evaluated round ± half its 95 % t interval; differences are taken seed by seed."
@@ -47,7 +47,7 @@ def table(
     writer = csv.DictWriter(text, list(kept[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(kept)
-    told = aligned([plain(word) for word in (*header, "seeds")], lines, len(axes))
+    told = text_table([plain(word) for word in (*header, "seeds")], lines, len(axes))
     return f"{told}\n\n{NOTE}\n", text.getvalue(), notes
 
 
@@ -75,6 +75,6 @@ def _add(
     """Add the last points of a column's curves to the lines of the text and the rows of the CSV."""
     for group, line, row in zip(groups, lines, rows, strict=True):
         curve = next((curve for curve in curves if curve.group.where == group.where), None)
-        for key in ("mean", "sd", "low", "high"):
-            row[f"{y}{end}_{key}"] = "" if curve is None else figure.cell(figure.numbers(curve)[key][-1])
+        last = {} if curve is None else {key: figure.cell(of[-1]) for key, of in figure.numbers(curve).items()}
+        row |= {f"{y}{end}_{key}": last.get(key, "") for key in ("mean", "sd", "low", "high")}
         line.append("-" if curve is None else figure.rounded(curve, y))

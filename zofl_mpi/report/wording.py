@@ -51,7 +51,7 @@ def latex(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in text)
 
 
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """A table in plain text: the first `left` columns to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = [header, ["-" * width for width in widths], *rows]

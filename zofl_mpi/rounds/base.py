@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Generic, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Loads, Method, Purpose, Setting, UserError, at_least, fraction, injected
+from zofl_mpi import Array, Loads, Method, Purpose, Setting, UserError, at_least, fraction
 from zofl_mpi.arrays import Integers
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.between import bytes_up, sent, vectors_between
 from zofl_mpi.engine.fields import UsedWith
 from zofl_mpi.engine.fleet import Needs, RoundWork
-from zofl_mpi.engine.setting import Drawable, P, Work
+from zofl_mpi.engine.setting import P, Work
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.problems import Batch, Smooth, Vector
 
@@ -25,11 +25,7 @@ X0 = Literal["auto", "zero", "random"]
 
 
 def shaped(value: Any, shape: tuple[int, ...], what: str) -> Array:
-    """A problem's value as an array of the expected shape; NumPy might broadcast another one.
-
-    Raises:
-        TypeError: it has another shape.
-    """
+    """A problem's value as an array; TypeError if it has another shape, which NumPy might broadcast."""
     found = np.asarray(value)
     if found.shape != shape:
         raise TypeError(f"the problem's {what} must have the shape {shape}; it has {found.shape}")
@@ -53,12 +49,11 @@ class Sampling:
 
     setting: Setting
     beta: float = fraction(1.0, "a fraction of the clients")
-    poisson: bool = injected(default=False)  # each client independently, with probability beta
 
     @property
     def each(self) -> bool:
         """True if each client is drawn independently."""
-        return self.poisson or self.setting.any_between("poisson")
+        return self.setting.any_between("poisson")
 
     @property
     def expected(self) -> float:
@@ -176,8 +171,8 @@ def scaled_to_one(weights: Mapping[int, float], asked: Collection[int]) -> Mappi
 
 
 def eval_data(setting: Setting[Any], data: Any, i: int | None = None) -> Any:
-    """Fixed evaluation subset of client i's data (None: of the server's)."""
-    if not isinstance(data, Drawable):
+    """Fixed evaluation subset of client i's data (None: of the server's); all of it if it is no `data.Dataset`."""
+    if not hasattr(data, "drawn"):
         return data
     return data.drawn(setting.eval_samples, setting.streams(Purpose.EVALUATION, i=setting.m if i is None else i))
 
@@ -232,12 +227,10 @@ class EstimatesCost(OnProblem[P], ABC):
 
     @property
     def kernel(self) -> str:
-        """Name of the step's kernel; kernels agree to rounding only."""
         return str(cast(Any, self.problem).kernel_name(self._largest()))
 
     @property
     def example_reply(self) -> Any:
-        """An example of a participant's reply."""
         return self.round_cost.up
 
     def work(self) -> Work:
@@ -250,7 +243,6 @@ class EstimatesCost(OnProblem[P], ABC):
         return Loads(samples.tolist())
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        """The lines of --dry-run."""
         cost, problem = self.round_cost, cast(Any, self.problem)
         asked, steps, samples = map(sum, zip(*(self._totals(cost, r) for r in range(rounds)), strict=True))
         down, up = self._bytes(cost)

@@ -333,9 +333,8 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
         """MACs of a sample's derivative; bytes of the step that holds most."""
         inner = self.held(self.batch_lower, False, y=3)  # y, its gradient, the mean gradient
         product = self.held(self.batch_lower, False, x=2)  # both parts of a hypergradient
-        outer = self.held(
-            self.batch, True, x=5, y=1
-        )  # both gradients in x, x_r, their mean, the step; one gradient in y
+        # x: both gradients, x_r, their mean, the step; y: one gradient
+        outer = self.held(self.batch, True, x=5, y=1)
         return [Needs(GRADIENT * self.flops() / 2, bytes=max(inner, product, outer))]
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:

@@ -178,7 +178,7 @@ class LocalSGD:
 
 @dataclass(frozen=True)
 class FirstOrder(EstimatesCost[Smooth]):
-    """Base of the methods that average local models: they add `round` and the clients' step."""
+    """Base of the methods that average local models: they add the clients' step `train`, or a round of their own."""
 
     uploads: ClassVar[str] = "local models"
     computes: ClassVar[str] = "gradients of its loss"
@@ -189,6 +189,14 @@ class FirstOrder(EstimatesCost[Smooth]):
 
     def start(self) -> Any:
         return LocalSGDState(self.setting.first_model(self.local.server.x0))
+
+    def round(self, state: Any, r: int, clients: Clients) -> Any:
+        """Average the participants' local models, the replies to `train`."""
+        return self.local.average(clients, self.train, state, r)
+
+    def train(self, client: Client, message: Any) -> Any:
+        """The client's local steps: its reply is a `LocalModel`."""
+        raise NotImplementedError
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> SmoothReport:
         return self.reporting.report(state.x, r, clients, self.local.client_weights(), self.measure)
@@ -203,7 +211,6 @@ class FirstOrder(EstimatesCost[Smooth]):
 
     @property
     def sampling(self) -> Sampling:
-        """Sampling of a round's participants."""
         return self.local.sampling
 
     @property

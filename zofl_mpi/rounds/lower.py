@@ -165,8 +165,7 @@ class LowerSolver:
     def watch_growth(self, first: LowerSchedule, now: LowerSchedule, r: int) -> None:
         """Warn, once per process, if a worse L_h/mu_h than at x_0 (not round r + 1 alone) increases T.
 
-        Args:
-            first, now: the schedules of a call at x_0 and of one in this round.
+        `first` and `now` are the schedules of a call at x_0 and of one in this round.
         """
         usual = self._local_steps(first.condition, r)
         if GROWTH * usual >= now.T or _warned:
@@ -195,9 +194,8 @@ class LowerSolver:
         solve = self.setting.problem.solution
         solution = None if solve is None else solve(x, self.setting.data)
         if solution is None:
-            raise UserError(
-                "--lower exact: this problem does not know its lower solution; take local_sgd, fedac1 or lfd"
-            )
+            unknown = "this problem does not know its lower solution"
+            raise UserError(f"--lower exact: {unknown}; take local_sgd, fedac1 or lfd")
         return np.asarray(shaped(solution, (self.setting.problem.n_lower,), "solution(x, data)"), self.setting.dtype)
 
     # --- a client

@@ -10,25 +10,12 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import (
-    Array,
-    Client,
-    Clients,
-    Purpose,
-    Setting,
-    UserError,
-    above,
-    at_least,
-    change,
-    column,
-    demand,
-    flag_group,
-)
+from zofl_mpi import Array, Client, Clients, Purpose, Setting, above, at_least, change, column, flag_group
 from zofl_mpi.engine.fields import UsedWith
+from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import sets as convex_sets
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
-from zofl_mpi.numerics.zo import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz
 from zofl_mpi.rounds.base import (
     X0,
@@ -226,7 +213,7 @@ def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[s
     shares = local.client_weights()
     pull = sum((shares[i] * local.pull(x, own) for i, own in enumerate(local.sets)), np.zeros(len(x)))
     g = (len(x) / (2 * local.eta) * differences)[:, None] * directions(local, r).astype(np.float64)
-    squared = gradient_squared(g, pull)
+    squared = zo.gradient_squared(g, pull)
     return FedRZOReport(
         set_distance=max(local.eta * float(np.linalg.norm(local.pull(x, own))) for own in local.sets),
         gradient_squared=squared.value,

@@ -60,10 +60,8 @@ class Adaptation:
     def fill(self, site: Site, groups: Sequence[type[Any]], parts: Sequence[nn.Module]) -> None:
         """Set the client's, auxiliary and server part to the pretrained model, if there is one.
 
-        UserError: the result has no last model, another network, or other test and validation samples.
-
-        Args:
-            groups: dataclasses of the flags of data and network.
+        `groups` are the dataclasses of the flags of data and network. UserError: the result has no last model, another
+        network, or other test and validation samples.
         """
         if not self.pretrained:
             return

@@ -61,7 +61,7 @@ class Constructor:
 
     def __call__(self, values: Mapping[str, Any], *sizes: Any) -> Any:
         """Call with the flags' values and the sizes; UserError if it fails."""
-        if not callable(self.make) or _is_module(self.make):
+        if self._is_made:
             return copy.deepcopy(self.make)
         parameters, known = self.arguments, dict(zip(SIZES, sizes, strict=True))
         given = {name: values[name] for name in self.flags()}
@@ -82,7 +82,7 @@ class Constructor:
     @property
     def arguments(self) -> dict[str, inspect.Parameter]:
         """The arguments that can be given by name."""
-        if not callable(self.make) or _is_module(self.make):
+        if self._is_made:
             return {}
         try:
             found = inspect.signature(self.make).parameters
@@ -90,6 +90,11 @@ class Constructor:
             return {}
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         return {name: p for name, p in found.items() if p.kind in kinds}
+
+    @property
+    def _is_made(self) -> bool:
+        """True for a torch module, in place of a class or function that creates one."""
+        return not callable(self.make) or is_module_class(type(self.make))
 
     def _hints(self) -> dict[str, Any]:
         try:
@@ -106,12 +111,12 @@ def flag_group(calls: Sequence[Constructor]) -> type[Any] | None:
         for name, own in call.flags().items():
             if found.setdefault(name, own) != own:
                 raise UserError(f"{call.name}: argument {name} has another type or default than in a part before it")
+    if not found:
+        return None
     constructors = [vars(call.make).get("__init__") for call in calls if isinstance(call.make, type)]
     texts = [text for each in (*(call.make for call in calls), *constructors) if (text := each.__doc__)]
     fields = [(name, kind, field(default=default)) for name, (kind, default) in found.items()]
-    return (
-        make_dataclass("Arguments", fields, frozen=True, namespace={"__doc__": _documented(texts)}) if fields else None
-    )
+    return make_dataclass("Arguments", fields, frozen=True, namespace={"__doc__": _documented(texts)})
 
 
 def _documented(texts: Sequence[str]) -> str:
@@ -129,16 +134,10 @@ def _kind(hint: Any, default: Any) -> Any:
     if hint in FLAG_TYPES or get_origin(hint) is Literal:
         return hint
     if isinstance(default, tuple):
-        inner = (
-            get_args(hint)[0] if get_origin(hint) is tuple and get_args(hint) else type(default[0]) if default else None
-        )
+        annotated = get_args(hint) if get_origin(hint) is tuple else ()
+        inner = next(iter([*annotated, *map(type, default)]), None)
         return tuple[inner, ...] if inner in FLAG_TYPES else None  # type: ignore[valid-type]
     return type(default) if hint in (None, typing.Any) and type(default) in FLAG_TYPES else None
-
-
-def _is_module(value: Any) -> bool:
-    """True if a value is an instance of torch's Module, without importing torch."""
-    return is_module_class(type(value))
 
 
 def is_module_class(cls: type[Any]) -> bool:

@@ -104,7 +104,7 @@ class SplitProblem:
     def choice(self, samples: type[Any] = ClientSamples) -> Choice:
         """The problem for a run; `samples` are the flags of data that are not in memory."""
         flags = flag_group(self._constructors())
-        groups: Groups = {"data": samples, **({"problem": flags} if flags else {}), **_FURTHER}
+        groups: Groups = {"data": samples, **({"problem": flags} if flags else {}), "adaptation": Adaptation}
         same = (samples, flags) if flags else (samples,)
         return Choice(groups, partial(_setting, self._parts, same, self), {"Split": {}}, gpu=True)
 
@@ -133,9 +133,6 @@ class SplitProblem:
             if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
                 raise UserError(f"{which} has lazy modules: give each its sizes")
         return made[0], made[1], made[2]
-
-
-_FURTHER: Groups = {"adaptation": Adaptation}
 
 
 def own_split(name: str, cls: Any) -> Choice:

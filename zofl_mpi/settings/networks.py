@@ -114,12 +114,7 @@ CLASSIFIER = TorchProblem(None)
 def network_on(
     factory: Factory, flags: type[Any] | None = None, samples: type[Any] = Samples, given: TorchProblem = CLASSIFIER
 ) -> Choice:
-    """A torch module as a problem with the loss, metrics and so on of `given`.
-
-    Args:
-        flags: of the module.
-        samples: flags of the data set.
-    """
+    """A torch module as a problem with the loss, metrics and so on of `given`; flags of module and data set."""
     own = {"problem": flags} if flags else {}
     return Choice({"data": samples, **own, "local steps": Kernel}, partial(_setting, factory, given), ROLES, gpu=True)
 
@@ -211,10 +206,8 @@ def own_problem(name: str, cls: Any, samples: type[Any] = Samples) -> Choice:
         return TorchProblem(cls).choice(samples)
     called = name.partition(":")[2]
     if not isinstance(cls, type) or not is_dataclass(cls) or not given_to(cls):
-        raise UserError(
-            f"--problem {name}: {called} must be a torch module, or a dataclass with a field named federation "
-            "(its data)"
-        )
+        allowed = "a torch module, or a dataclass with a field named federation (its data)"
+        raise UserError(f"--problem {name}: {called} must be {allowed}")
     unknown = [field for field in given_to(cls) if field not in GIVEN]
     if unknown:
         fault = f"the run cannot give {cls.__name__} the field {unknown[0]}"

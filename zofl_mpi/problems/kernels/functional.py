@@ -42,12 +42,6 @@ def costs(function: Function) -> Callable[[Named, Tensor, Tensor], Tensor]:
     return vmap(cost, randomness="different")
 
 
-def places(function: Function) -> list[tuple[str, slice, torch.Size]]:
-    """(name, slice of the vector, shape) of each parameter, in the vector's order."""
-    known = function.flat.places()
-    return [(name, *known[id(p)]) for name, p in function.module.named_parameters() if p.requires_grad]
-
-
 def step_bytes(function: Function, batch_size: int) -> int:
     """Approximate bytes of a step: point, gradient, step, inputs, and twice the tensors saved for the backward pass."""
     kept = 0

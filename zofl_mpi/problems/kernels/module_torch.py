@@ -210,7 +210,10 @@ class _Rows:
         self._inputs = self.zeros(self.size, key.batch, self._padded(p))[:, :, :p]  # a sample begins at a cache line
         self._classes = torch.arange(function.classes, device=self.device)
         self._parts, self._width = list[Part](), 0
-        for name, flat, shape in functional.places(function):  # each at the start of a cache line: equal in all rows
+        places = function.flat.places()
+        trained = [(name, p) for name, p in function.module.named_parameters() if p.requires_grad]
+        for name, p in trained:  # each at the start of a cache line: equal in all rows
+            flat, shape = places[id(p)]
             count = flat.stop - flat.start
             self._parts.append(Part(name, shape, flat, slice(self._width, self._width + count)))
             self._width += self._padded(count)

@@ -48,9 +48,8 @@ class Minibatches(NamedTuple):
         for t in range(0, H, steps):
             rows = self.rows[t : t + steps].ravel()
             stored, made = raw[: len(rows)], ready[: len(rows)]
-            np.take(
-                inputs, rows, axis=0, out=stored, mode="clip"
-            )  # "raise" would copy again; `solve_client` has checked rows
+            # "raise" would copy again; `solve_client` has checked rows
+            np.take(inputs, rows, axis=0, out=stored, mode="clip")
             np.copyto(made, stored, casting="same_kind")
             if self.rescale:
                 made *= np.asarray(self.data.scale, self.dtype)

@@ -383,9 +383,8 @@ def random_values(count: int, generator: torch.Generator, like: Tensor, distribu
     if distribution != "rademacher":
         return torch.randn(count, generator=generator, device=place, dtype=like.dtype, pin_memory=pinned)
     words = torch.empty(-(-count // 64), device=place, dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    signs = words.view(torch.int32)[:, None] << torch.arange(
-        32, device=place, dtype=torch.int32
-    )  # each bit, moved to the front
+    # each bit, moved to the front
+    signs = words.view(torch.int32)[:, None] << torch.arange(32, device=place, dtype=torch.int32)
     ones = signs.bitwise_and_(-(2**31)).bitwise_or_(0x3F800000).view(torch.float32)  # 1.0 is 0x3F800000
     u = ones.flatten()[:count].to(like.dtype)
     return u.pin_memory() if pinned else u

@@ -1,7 +1,5 @@
 """Costs of split methods: bytes that travel; measured passes, products and memory of a client's step."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable
@@ -75,9 +73,8 @@ class Traffic:
     def total(self, rounds: int) -> Counter[str]:
         """{kind: bytes, both ways} of all participants in the first `rounds` rounds."""
         training, sums = self.training, Counter[str]()
-        alike = (
-            training.problem.equal_sizes and not self.unsplit
-        )  # then round 0 stands for all rounds with new heads, round 1 for all others
+        # then round 0 stands for all rounds with new heads, round 1 for all others
+        alike = training.problem.equal_sizes and not self.unsplit
         like = [int(r % max(1, self.aligned) > 0) if alike else r for r in range(rounds)]
         cases = Counter((like[r], i) for r in range(rounds) for i in training.participants(r))
         for (stands, i), times in cases.items():
@@ -114,13 +111,13 @@ def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
     to, usual = training.participants(0), replace(traffic, aligned=0)
     down, up = (sum(ways[k] for kind, ways in usual.of(0, 0).items() if kind != LABELS) for k in (0, 1))
     first = usual.total(1)
+    sizes = [*problem.client_side.sizes(), problem.server_side.n]
+    forwards = f"{step.forwards}, and 1 more where it is uploaded" if step.on_upload else step.forwards
     signed = {"of these, with twice the products": step.signed} if step.signed else {}
     layers = {"the client's layers with a backward pass": step.layers} if step.layers else {}
     return {
         "kernel": problem.kernel_name(training.batch),
-        "parameters of client, auxiliary, server": " ".join(
-            map(str, [*problem.client_side.sizes(), problem.server_side.n])
-        ),
+        "parameters of client, auxiliary, server": " ".join(map(str, sizes)),
         "a smashed sample": " x ".join(map(str, problem.smashed_shape)),
         "clients, participants in a round": f"{training.setting.m}, {len(to)}",
         "local steps of a round, client 0": training.steps(0),
@@ -129,9 +126,7 @@ def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
         "bytes down and up, all clients, a round": first.total() - first[LABELS],
         "bytes of labels, all clients, a round": first[LABELS],
         **_gibibytes(traffic, rounds),
-        "forward passes of a local step": f"{step.forwards}, and 1 more where it is uploaded"
-        if step.on_upload
-        else step.forwards,
+        "forward passes of a local step": forwards,
         **signed,
         "backward passes of a local step": step.backwards,
         **layers,
@@ -227,7 +222,7 @@ def step_macs(loss: Loss, rule: GradientRule) -> float:
 def held_bytes(loss: Loss, rule: GradientRule, batch: int, rehearse: Callable[..., None]) -> int:
     """Peak bytes of a client's device in a step on a mini-batch, computed by a run's own code.
 
-    Counted: weights (frozen ones too), BatchNorm's statistics, the mini-batch, activations, gradients, directions, /
+    Counted: weights (frozen ones too), BatchNorm's statistics, the mini-batch, activations, gradients, directions,
     perturbed points and the optimiser's moments. Not counted: kernels' workspaces, the rest of the client's data, code.
 
     Args:
@@ -244,10 +239,8 @@ def frozen_bytes(loss: Loss) -> int:
     held = [(local, local.modules if loss.held > loss.problem.n_client else local.modules[:1])]
     if isinstance(loss, NetworkLoss):
         held = [(local, local.modules[:1]), (top, top.modules)]
-    each = {
-        t.data_ptr(): t.nbytes for flat, modules in held for t in flat.constants(modules)
-    }  # a tied weight counts once
-    return sum(each.values())
+    each = {t.data_ptr(): t.nbytes for flat, modules in held for t in flat.constants(modules)}
+    return sum(each.values())  # a tied weight counts once
 
 
 def peak_bytes(loss: Loss, rule: GradientRule, batch: int) -> int:

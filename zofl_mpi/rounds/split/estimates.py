@@ -49,9 +49,8 @@ class Estimate(GradientRule):
 
     def term(self, difference: float | Tensor, u: Tensor) -> Tensor:
         """A direction's share of the estimate, (d,), or of a part of u."""
-        kind: zo.Distribution = (
-            "sphere" if self.distribution == "sphere" else "gaussian"
-        )  # sqrt(d) u already contains d
+        # sqrt_d_sphere like gaussian: its u already contains sqrt(d)
+        kind: zo.Distribution = "sphere" if self.distribution == "sphere" else "gaussian"
         d = self.part.stop - self.part.start
         return cast("Tensor", zo.estimate(difference, u, self.span * self.n_p, kind, d))
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zofl_mpi import Client, Clients, Directions, UserError, demand, flag_group
+from zofl_mpi import Client, Clients, Directions, Loads, UserError, demand, flag_group
 from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.fields import demand_known
 from zofl_mpi.engine.fleet import HELD_BYTES, Needs, RoundWork
@@ -23,16 +23,7 @@ from zofl_mpi.problems.saving import PLAIN
 from zofl_mpi.rounds.base import OnProblem
 from zofl_mpi.rounds.report import by_column
 from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss, at_a_line
-from zofl_mpi.rounds.split.costs import (
-    LABELS,
-    WITHOUT,
-    Traffic,
-    costs_of,
-    held_bytes,
-    macs,
-    plan_of,
-    work_of,
-)
+from zofl_mpi.rounds.split.costs import LABELS, WITHOUT, Traffic, costs_of, held_bytes, macs, plan_of, work_of
 from zofl_mpi.rounds.split.messages import (
     Model,
     NetworkParts,
@@ -250,6 +241,10 @@ class SplitMethod(OnProblem[Split]):
         quality = self.problem.quality(sums) if sums else {}
         demand_known(quality.get("loss", 0.0), f"the loss of the model on the {name} samples")
         return {f"{name}_{kind}": value for kind, value in quality.items()}
+
+    def loads(self) -> Loads:
+        """Local steps of each client; the server takes their uploads in turn."""
+        return Loads([self.training.steps(i) for i in range(self.setting.m)], paced=True)
 
     @property
     def server_uploads(self) -> int:

@@ -6,8 +6,6 @@ draws the pieces once more, unless they are kept, and moves theta in place. If t
 all layers are perturbed before the pass, in reused memory: intercepting each function's arguments costs more.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager

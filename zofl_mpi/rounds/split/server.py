@@ -91,8 +91,7 @@ class Server:
     def step(self, i: int, item: Smashed, returned: bool = False) -> None:
         """Add client i's upload, and take the step once there are --merge uploads.
 
-        Args:
-            returned: whether `slopes` gets the gradient at client i's smashed samples, taken before the step.
+        If `returned`, `slopes` gets the gradient at client i's smashed samples, taken before the step.
         """
         if not self._waiting:
             self.sharing.begin(self.begin, ServerPart(self.theta, self.buffers, returned))

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar, final
 
 import numpy as np
 
-from zofl_mpi import Client, Loads, Purpose, Setting, UserError, at_least, demand, fraction
+from zofl_mpi import Client, Purpose, Setting, UserError, at_least, demand, fraction
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems import Batch, Split
@@ -84,9 +84,8 @@ class Training:
         for i in range(0 if self.problem.allows_batch_of_one or self.running else self.setting.m):
             if any(self.samples(i, q) == 1 for q in range(self.steps(i))):
                 who = "every batch" if self.batch == 1 else f"the last batch of client {i}"
-                raise UserError(
-                    f"--batch {self.batch}: {who} has one sample, which BatchNorm cannot normalise; take another batch"
-                )
+                fault = f"{who} has one sample, which BatchNorm cannot normalise"
+                raise UserError(f"--batch {self.batch}: {fault}; take another batch")
 
     def check_local(self) -> None:
         """Refuse a local part without trained parameters; for methods that train the auxiliary head."""
@@ -126,10 +125,6 @@ class Training:
     def client_weights(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
         return ClientWeights(self.setting, self.weights)
-
-    def loads(self) -> Loads:
-        """Local steps of each client; the server takes their uploads in turn."""
-        return Loads([self.steps(i) for i in range(self.setting.m)], paced=True)
 
     # --- rounds, a function of the seed
 

@@ -1,9 +1,7 @@
 """Base of the methods with clients that train the whole network by forward passes and send scalars."""
 
-from __future__ import annotations
-
 import weakref
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar, cast
@@ -11,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Client, Clients, Step, above, change, demand, flag_group
+from zofl_mpi import Client, Clients, above, change, demand, flag_group, injected
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.memory import room
 from zofl_mpi.engine.messages import APART, EACH
@@ -19,15 +17,7 @@ from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.base import Sampling
 from zofl_mpi.rounds.split import pieces
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, at_a_line
-from zofl_mpi.rounds.split.costs import (
-    SAMPLE_MACS,
-    SCALARS,
-    STEP_BYTES,
-    STEP_MACS,
-    macs,
-    peak_bytes,
-    work_of,
-)
+from zofl_mpi.rounds.split.costs import SAMPLE_MACS, SCALARS, STEP_BYTES, STEP_MACS, macs, peak_bytes, work_of
 from zofl_mpi.rounds.split.estimating import check_arithmetic
 from zofl_mpi.rounds.split.messages import Model, SplitState, mean_loss
 from zofl_mpi.rounds.split.method import SplitMethod
@@ -102,6 +92,7 @@ class UnsplitMethod(SplitMethod):
     distribution: Literal["gaussian", "sqrt_d_sphere", "sphere", "rademacher"] = "gaussian"
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
+    n_p: int = injected(default=1)  # a flag of DeComFL
     rule: Piecewise = field(init=False, repr=False, compare=False)
 
     @property
@@ -123,12 +114,20 @@ class UnsplitMethod(SplitMethod):
             self._held.update(state=state, whole=whole)
         return cast("Tensor", self._held["whole"])
 
+    def broadcast(self, state: SplitState, r: int) -> ModelBroadcast:
+        """The model before round r, as each rank receives it."""
+        x, buffers = self.full_theta(state), torch.cat([state.buffers, state.buffers_s])
+        return ModelBroadcast(x, state.optimiser, buffers, r, self.rule.span, self.problem.arithmetic)
+
     def averaged(
-        self, clients: Clients, step: Step, message: ModelBroadcast, to: list[int], booked: Any, zeros: NDArray[Any]
+        self, clients: Clients, message: ModelBroadcast, booked: Mapping[int, int], zeros: NDArray[Any]
     ) -> tuple[Uploaded, float]:
-        """Mean of the participants' scalars (like `zeros`) and statistics, and mean of their losses."""
+        """Mean of the participants' scalars (like `zeros`) and statistics, the replies to `train`, and of their losses.
+
+        `booked`: {i: bytes down to participant i}.
+        """
         nobody, weights = Uploaded(differences=zeros, buffers=message.buffers, loss={}), self.training.client_weights()
-        mean = clients.mean(step, message, to=to, weights=weights, booked=booked, nobody=nobody)
+        mean = clients.mean(self.train, message, to=booked, weights=weights, booked=booked, nobody=nobody)
         return mean, mean_loss(mean.loss.values())
 
     def next_state(self, kind: type[S], x: Tensor, buffers: Tensor, **further: Any) -> S:
@@ -248,13 +247,10 @@ class UnsplitMethod(SplitMethod):
         super().__post_init__()
 
     def make_loss_and_rule(self) -> tuple[Loss, Piecewise]:
-        return self.two_point(1)
-
-    def two_point(self, n_p: int) -> tuple[Loss, Piecewise]:
         """The whole network's loss, and its estimate from n_p directions."""
         loss, central = NetworkLoss(self.problem), self.estimate == "central"
         moves = loss.flat.b > 0 and not self.training.running
-        return loss, Piecewise(slice(0, loss.flat.n), n_p, self.distribution, self.draw, self.mu, central, moves)
+        return loss, Piecewise(slice(0, loss.flat.n), self.n_p, self.distribution, self.draw, self.mu, central, moves)
 
     # --- reports
 
@@ -269,12 +265,10 @@ class UnsplitMethod(SplitMethod):
 
     @property
     def sampling(self) -> Sampling:
-        """Sampling of a round's participants."""
         return self.training.participants
 
     @property
     def example_reply(self) -> Uploaded:
-        """An example of a participant's reply."""
         up, b = self.traffic.of(0, 0)[SCALARS][1], self.loss.flat.b
         return Uploaded(differences=np.zeros(up // 4, np.float32), buffers=torch.zeros(b), loss=None)
 

@@ -5,15 +5,14 @@ import shlex
 from typing import NamedTuple, final
 
 from zofl_mpi.run.command import flags, stored
-from zofl_mpi.run.command.plan import Plan, RunFlags
+from zofl_mpi.run.command.plan import Plan
+from zofl_mpi.run.command.run_flags import REPEATED_FLAGS, RunFlags
 from zofl_mpi.run.loop.progress import launcher_words
 
 RESUME, BEGIN = "ZOFL_RESUME", "ZOFL_BEGIN"
 """Variables in which a job script stores the commands that continue and restart its run."""
 SCRIPT = "zofl_mpi.simulate"
 """First word of the command of a run from Python; no command line begins with it."""
-COMMAND_FLAGS = ("server_ranks", "survive", "round_timeout", "track")
-"""Flags of one command that usually apply to the next one too; no file stores them."""
 
 
 @final
@@ -29,21 +28,16 @@ def commands(plan: Plan, result: str, ranks: int) -> Again:
     if plan.command.startswith(SCRIPT):  # with objects that no command can name
         call = f"{SCRIPT}(zofl_mpi.load({result!r}), ...)"
         return Again(f"{call} with the same method, problem and data", f"{plan.command[:-1]}, force=True)")
-    program, arguments = _split(plan)
+    typed = shlex.split(plan.command)
+    program, arguments = typed[:3], typed[3:]  # `python -m MODULE`, and its arguments
     started = [*launcher_words(arguments, ranks), *program]
     kept = [word for word in flags.split(arguments) if word[0] not in ("--out", "--force", "--no-force")]
-    words = [word for typed, values in kept for word in (typed, *values)]
+    words = [word for flag, values in kept for word in (flag, *values)]
     resume = [*started, "--resume", result, *_named_again(plan)]
     return Again(
         os.environ.get(RESUME) or shlex.join(resume),
         os.environ.get(BEGIN) or shlex.join([*started, *words, "--out", result, "--force"]),
     )
-
-
-def _split(plan: Plan) -> tuple[list[str], list[str]]:
-    """`python -m MODULE`, and its arguments."""
-    words = shlex.split(plan.command)
-    return words[:3], words[3:]
 
 
 def _named_again(plan: Plan) -> list[str]:
@@ -52,5 +46,5 @@ def _named_again(plan: Plan) -> list[str]:
     again |= {name: plan.values[name] for name in stored.CLASSES if ":" in plan.values[name]}
     again |= {k: v for k, v in plan.values.items() if k in stored.KNOWN and stored.is_place(k, str(v))}
     usual = {leaf.name: leaf.default for leaf in flags.leaves(RunFlags)}
-    again |= {name: plan.values[name] for name in COMMAND_FLAGS if plan.values[name] != usual[name]}
+    again |= {name: plan.values[name] for name in REPEATED_FLAGS if plan.values[name] != usual[name]}
     return flags.to_arguments(again, again, "")

@@ -6,7 +6,6 @@ data, may fail on one rank only; then all ranks raise its message.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -27,7 +26,7 @@ from zofl_mpi.run.loop.progress import Progress
 from zofl_mpi.run.loop.screen import columns, show
 from zofl_mpi.run.loop.signals import Stop
 from zofl_mpi.run.mpi.binding import RankPlacement, bind, listed, warnings_of
-from zofl_mpi.run.mpi.placement import place_clients
+from zofl_mpi.run.mpi.placement import clients_per_rank
 
 if TYPE_CHECKING:
     from zofl_mpi.run.loop.rounds import Restored
@@ -40,21 +39,14 @@ RANKS_LISTED = 512
 @final
 @dataclass(frozen=True)
 class Built:
-    """A planned run on this rank, before anything is written.
-
-    Attributes:
-        plan: including the values derived from a budget.
-        loads: each client's work, if the method knows it.
-        places: of all ranks.
-        attrs: of the result: detected and chosen values.
-    """
+    """A planned run on this rank, before anything is written."""
 
     world: World
-    plan: Plan
+    plan: Plan  # with the values derived from a budget
     method: Method[Any]
-    loads: Loads | None
-    placements: list[RankPlacement]
-    attrs: dict[str, Any] = field(repr=False)
+    loads: Loads | None  # each client's work, if the method knows it
+    placements: list[RankPlacement]  # of all ranks
+    attrs: dict[str, Any] = field(repr=False)  # of the result: detected and chosen values
 
     def expected(self) -> dict[str, Any]:
         """Lines of --dry-run: costs known to the method, and measured seconds; at rank 0."""
@@ -134,7 +126,7 @@ def opened(built: Built, bar: Progress, stop: Stop) -> Job:
     device.keep_freed_memory()
     stop.listen()
     loads = world.bcast(built.loads)  # ranks must agree on placement, or they deadlock
-    clients = _clients_per_rank(world, values["server_ranks"], method.setting.m, loads)
+    clients = clients_per_rank(world.size, values["server_ranks"], method.setting.m, loads)
     rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(placements)]
     if values["verbose"] and world.rank == 0:
         show(listed(rows, columns()))
@@ -163,7 +155,7 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
     samples = max(setting.data, key=len)
 
     def choose() -> tuple[Any, Any]:
-        work = plans.work_of(flags.instantiate(cls, plan.values, setting=setting))
+        work = flags.instantiate(cls, plan.values, setting=setting).work()
         return work, work and problem.kernel_for(work, samples, plan.kernel_before)
 
     work, choice = world.bcast(at_server(world, choose))
@@ -294,11 +286,3 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
     setting = replace(run_or_fail_all(world, make), eval_clients=values["eval_clients"])
     setting = devices.equipped(world, setting, values["devices"], values["deadline"], values["over_select"])
     return evaluation.cap_eval_samples(setting, values["eval_samples"])
-
-
-def _clients_per_rank(world: World, servers: int, m: int, loads: Loads | None) -> list[int]:
-    """Number of clients, of m, on each rank."""
-    if world.size == 1:
-        return [m]
-    clients = Counter(place_clients(m, world.size - servers, loads))
-    return [clients[rank - servers + 1] for rank in range(world.size)]

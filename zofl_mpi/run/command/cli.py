@@ -1,8 +1,6 @@
 """Command line of a family of methods, for every rank, from start to exit status.
 
-Rank 0 alone reads the arguments and broadcasts the plan. Steps that each rank performs separately, such as reading
-data, may fail on one rank only; then all ranks end with its message. During rounds, a failure on one rank ends all at
-once.
+Rank 0 alone reads the arguments and broadcasts the plan. During rounds, a failure on one rank ends all at once.
 """
 
 from __future__ import annotations
@@ -27,6 +25,7 @@ from zofl_mpi.run.command.plan import Plan
 from zofl_mpi.run.loop.progress import announce, progress, say
 from zofl_mpi.run.loop.screen import columns, show
 from zofl_mpi.run.loop.signals import Stop
+from zofl_mpi.run.mpi.survival import LOST_EARLY
 from zofl_mpi.run.mpi.world import connect
 
 
@@ -39,9 +38,8 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  (None if the shell closed it)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     atexit.register(gc.freeze)  # or Python would traverse torch's objects once more at exit, for a second
-    if speaks_first() and {"--quiet", "--config", "--dry-run", "--help", "-h"}.isdisjoint(
-        given
-    ):  # --quiet may silence it
+    silencing = {"--quiet", "--config", "--dry-run", "--help", "-h"}  # a configuration may be quiet, too
+    if speaks_first() and silencing.isdisjoint(given):
         announce(launched(os.environ))
     stop, job = Stop(), cast("Job | int", 0)
     if launched(os.environ) and speaks_first():
@@ -82,14 +80,11 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
         return f"zofl_mpi: standard output cannot be written ({exc.strerror}): send it elsewhere{kept}"
     rank, short = world.rank, memory.shortage(exc)
     if isinstance(job, int) and isinstance(exc, world.faults):
-        return (
-            f"zofl_mpi: rank {rank} ends, since another rank is lost and --survive takes losses from the first round "
-            "on; start the command again"
-        )
+        return f"zofl_mpi: rank {rank} ends, since {LOST_EARLY}"
     if not short:
         return f"zofl_mpi: rank {rank} failed\n{traceback.format_exc()}"
-    method, servers = (None, 1) if isinstance(job, int) else (job.method, job.plan.values["server_ranks"])
-    return f"zofl_mpi: rank {rank} is {short}; {memory.remedy(method, at_server=rank < servers)}{kept}"
+    method = None if isinstance(job, int) else job.method
+    return f"zofl_mpi: rank {rank} is {short}; {memory.remedy(method, at_server=world.is_server)}{kept}"
 
 
 def prepared(world: World, module: str, arguments: Sequence[str], stop: Stop) -> Job | int:

@@ -174,7 +174,6 @@ def check_used(known: Mapping[str, Leaf], values: Mapping[str, Any], usual: Mapp
                 continue
             typed = f"--{flag(name)}{'' if value is True else ' ' + shown(value)}"
             told, remedy = f"without --{flag(other)}", f"give --{flag(other)}, too"
-            told, remedy = f"without --{flag(other)}", f"give --{flag(other)}, too"
             if wanted:
                 told = f"with --{flag(other)} {shown(values[other])}"
                 remedy = f"take --{flag(other)} {' or '.join(map(str, wanted))}"

@@ -8,99 +8,24 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar, final, get_type_hints
+from typing import Any, TypeVar, final, get_type_hints
 
 from zofl_mpi import clients
-from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
+from zofl_mpi.engine.fields import check_ranges
 from zofl_mpi.engine.roles import program_of
-from zofl_mpi.engine.setting import Directions, Loads, Method, PlansLoads, PlansWork, Work
+from zofl_mpi.engine.setting import Directions, Loads, Method, Work
 from zofl_mpi.engine.world import launched
 from zofl_mpi.errors import UserError, mistake, nearest, plain
 from zofl_mpi.run.command import flags, stored
 from zofl_mpi.run.command.family import Choice, Family
 from zofl_mpi.run.command.imported import imported
-from zofl_mpi.run.command.stored import UNSTORED_FLAGS
+from zofl_mpi.run.command.run_flags import CHANGEABLE, UNSTORED_FLAGS, RunFlags
 from zofl_mpi.run.loop.progress import launcher_words
-from zofl_mpi.run.loop.saving import Every
 from zofl_mpi.run.loop.screen import show
 from zofl_mpi.run.loop.tracking import tracker
 
 T = TypeVar("T")
 Values = Mapping[str, Any]  # {flag: value}
-
-
-@final
-@dataclass(frozen=True)
-class RunFlags:
-    """Flags of a run: its length, its numbers, its files.
-
-    Attributes:
-        rounds: R, the number of rounds.
-        seed: seed of all random numbers.
-        dtype: floating-point type of all vectors.
-        device: auto (a GPU if there is one and the problem can use it), cpu or cuda.
-        out: result file; default: results/METHOD-PROBLEM-DATA-sSEED.h5 (without the default problem's name), numbered
-            if that exists.
-        force: overwrite the result file if it exists.
-        checkpoint_every: rounds between checkpoints; 0: only at the end of the run; auto: the first after 30 s, then at
-            most 2 % of the time, but at least one every ten minutes.
-        resume: a result file or its checkpoint: continue that run with its configuration.
-        eval_every: rounds between evaluations; the first and the last round are always evaluated.
-        eval_clients: maximum number of clients in an evaluation, drawn anew each time; 0: all.
-        eval_samples: maximum number of samples in an evaluation, for each of: test part, validation part, each client,
-            server. Drawn once, by --seed; 0: all.
-        devices: simulated devices of the clients: phones, sensors, silos or a TOML file of classes. Adds virtual
-            seconds and joules; excludes clients with too little memory for a step.
-        deadline: virtual seconds after which a round drops a client; 0: none.
-        over_select: F, with --devices: F |S_r| clients are asked, the fastest |S_r| count.
-        server_ranks: S: the first S ranks are the server and share the G uploads of its steps (heron_sfl: --merge G
-            with S <= G); the others hold the clients. Results are bit-identical for any S. Bytes between the server's
-            ranks are not counted.
-        survive: continue, bit-identically, when client ranks are lost; needs mpirun --with-ft ulfm (Open MPI 5).
-        round_timeout: maximum seconds of a round; a longer round ends the job and names the late ranks; 0: no limit.
-        config: a TOML file with flags as keys; flags on the command line override it.
-        paper: use the paper's values for all flags not given.
-        dry_run: print configuration and expected cost without running.
-        quiet: print only the last lines.
-        track: write the columns for TensorBoard: tensorboard (a folder beside the result) or tensorboard:FOLDER.
-        verbose: first print the table of ranks: host, device, cores, threads and clients of each.
-    """
-
-    rounds: int = between(1, 10**9, 100)
-    seed: int = 1
-    dtype: Literal["float32", "float64"] = "float32"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    out: str = ""
-    force: bool = False
-    checkpoint_every: Every = at_least(0, "auto", "auto or a whole number", "(0: only at the end of the run)")
-    resume: str = ""
-    eval_every: int = at_least(1, 10)
-    eval_clients: int = at_least(0, 100)
-    eval_samples: int = at_least(0, 0, "a whole number", "(0: all)")
-    devices: str = ""
-    deadline: float = at_least(0, 0.0, "seconds", "(0: none)")
-    over_select: float = at_least(1, 1.0)
-    server_ranks: int = at_least(1, 1)
-    survive: bool = False
-    round_timeout: float = at_least(0, 0.0, "seconds", "(more than any round takes; 0: no limit)")
-    config: str = ""
-    paper: bool = False
-    dry_run: bool = False
-    quiet: bool = False
-    track: str = ""
-    verbose: bool = False
-
-
-CHANGEABLE = UNSTORED_FLAGS | {
-    "rounds",
-    "checkpoint_every",
-    "eval_every",
-    "eval_clients",
-    "data_dir",
-    "device",
-    "kernel",
-}
-"""Flags that may differ between a run and its continuation: no iterate depends on them (the kernel must be equal)."""
 
 
 @final
@@ -371,17 +296,10 @@ def derived_flags(method: Method[Any], plan: Plan) -> dict[str, Any]:
     return {name: value for own in each_of for name, value in own.items()}
 
 
-def work_of(method: Method[Any]) -> Work | None:
-    """Local steps planned by the method or its first part that knows; None: unknown."""
-    planned = (each.work() for each in parts_of(method) if isinstance(each, PlansWork))
-    return next((work for work in planned if work is not None), None)
-
-
 def loads_of(method: Method[Any]) -> Loads | None:
-    """Each client's work, as planned by the method or its first part; None: unknown. UserError: not m numbers."""
-    planned = ((type(each).__name__, each.loads()) for each in parts_of(method) if isinstance(each, PlansLoads))
-    name, loads = next(((name, loads) for name, loads in planned if loads is not None), ("", None))
-    m = method.setting.m
+    """Each client's work, as planned by the method; None: unknown. UserError: not m numbers."""
+    loads, m = method.loads(), method.setting.m
     if loads is not None and not (len(loads.work) == m and all(0 <= work < math.inf for work in loads.work)):
+        name = type(method).__name__
         raise UserError(f"{name}.loads(): work must be {m} finite numbers, one for each client, at least 0")
     return loads

@@ -19,22 +19,8 @@ from typing import Any
 
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run.command import flags
+from zofl_mpi.run.command.run_flags import UNSTORED_FLAGS
 
-UNSTORED_FLAGS = {
-    "out",
-    "force",
-    "paper",
-    "resume",
-    "server_ranks",
-    "survive",
-    "round_timeout",
-    "config",
-    "dry_run",
-    "quiet",
-    "track",
-    "verbose",
-}
-"""Flags of one command, not stored in the result."""
 PATH_FLAGS = ("data_dir",)
 """Flags with paths of a machine; taken from a file only if sealed by the same user."""
 SEAL, SECRET_BYTES = "seal", 32
@@ -51,10 +37,7 @@ KNOWN: Mapping[str, Collection[str]] = {
 
 
 def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str]:
-    """Configuration, this user's own folders and kernel of the run in --resume.
-
-    UserError: it cannot be read.
-    """
+    """Configuration, this user's own folders and kernel of the run in --resume. UserError: it cannot be read."""
     from zofl_mpi.run import records
     from zofl_mpi.run.loop import rounds as loop
 

@@ -78,10 +78,7 @@ def equipped(world: World, setting: Setting[Any], name: str, deadline: float, ov
 
 
 def bind(world: World, method: Method[Any], name: str, speaks: bool) -> None:
-    """Pass the method's needs, measured at rank 0, to the clients' devices.
-
-    The excluded clients are printed if the run `speaks`.
-    """
+    """Pass the method's needs, measured at rank 0, to the clients' devices; if it `speaks`, print who is excluded."""
     fleet = method.setting.fleet
     if fleet is None:
         return

@@ -88,12 +88,7 @@ class LocalClients(Clients):
         self._questions.check_closed("the run ended")
 
     def _ask(
-        self,
-        step: Step,
-        each: dict[int, Any],
-        counted: bool,
-        booked: Booked = None,
-        into: Reduction | None = None,
+        self, step: Step, each: dict[int, Any], counted: bool, booked: Booked = None, into: Reduction | None = None
     ) -> Replies:
         different = {id(message): message for message in each.values()}
         packed = {key: messages.copy(message, writable=False) for key, message in different.items()}

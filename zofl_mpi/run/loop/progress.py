@@ -63,10 +63,7 @@ class Progress:
         """Show `done` finished rounds; `note` is the last evaluation, `seconds` the round's time."""
 
     def pace(self, done: int, seconds: float) -> tuple[str, str]:
-        """Seconds per round, and the remaining time.
-
-        Recent rounds weigh more: rounds grow with H = tau sqrt(r + 1).
-        """
+        """Seconds per round, and the remaining time. Recent rounds weigh more: rounds grow with H = tau sqrt(r + 1)."""
         self._pace = 0.9 * self._pace + 0.1 * seconds if self._pace else seconds
         return f"{self._pace:.3f} s/round", f"{timedelta(seconds=round((self._rounds - done) * self._pace))} left"
 

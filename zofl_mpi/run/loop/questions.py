@@ -27,9 +27,7 @@ class Item(NamedTuple):
     last: bool
     content: Any
     failed: Failure | None
-    exc: BaseException | None = (
-        None  # the failed step's exception in this process: a debugger finds the user's frames by it
-    )
+    exc: BaseException | None = None  # of the failed step in this process: a debugger finds the user's frames by it
 
 
 def round_robin(

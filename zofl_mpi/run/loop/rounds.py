@@ -44,7 +44,7 @@ from zofl_mpi.run.loop.totals import Totals, note
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """Rounds to evaluate and to checkpoint after, by the flags of these names (`plan.RunFlags`)."""
+    """Rounds to evaluate and to checkpoint after, by the flags of these names (`run_flags.RunFlags`)."""
 
     rounds: int
     eval_every: int
@@ -74,26 +74,19 @@ class Restored:
 @final
 @dataclass
 class Rounds:
-    """The rounds of a run, led by rank 0.
-
-    Attributes:
-        age: seconds since the run's beginning.
-        totals: of the rounds so far.
-        state: after the last round.
-        ended: done, interrupted (by a signal), stopped (by `stop`, or by the method); "" during the run.
-        reason: reason of the stop, or "".
-    """
+    """The rounds of a run, led by rank 0."""
 
     method: Method[Any]
     clients: Clients
     schedule: Schedule
     recorder: records.Recorder
     progress: Progress
-    age: Callable[[], float] = device.age
-    totals: Totals = field(init=False)
-    state: Any = field(default=None, init=False)
+    age: Callable[[], float] = device.age  # seconds since the run's beginning
+    totals: Totals = field(init=False)  # of the rounds so far
+    state: Any = field(default=None, init=False)  # after the last round
+    # done, interrupted (by a signal), stopped (by `stop`, or by the method); "" during the run
     ended: str = field(default="", init=False)
-    reason: str = field(default="", init=False)
+    reason: str = field(default="", init=False)  # of the stop
 
     def stop(self, reason: str) -> None:
         """End the run after the round in progress, or after the one just yielded."""
@@ -117,7 +110,7 @@ class Rounds:
         self.state, outline = state, messages.outline(state) if resumed is None else resumed.outline
         unchanged, first = Unchanged(self.method), done + 1
         self.progress.begin(done, schedule.rounds)
-        self.totals, since = Totals(done, start=self.age(), server_ranks=clients.sharing.ranks), time.perf_counter()
+        self.totals, since = Totals(done, start=self.age(), servers=clients.sharing.ranks), time.perf_counter()
         recorder.begins(self.totals.start)
         saving, stop = CheckpointTimer(schedule.checkpoint_every, schedule.rounds), False
         while done < schedule.rounds and not (stop or self.reason):
@@ -168,17 +161,14 @@ class Rounds:
         if fleet := self.method.setting.fleet:
             self.recorder.describe({f"clients/{name}": about for name, about in BY_CLIENT.items()})
             final |= {f"clients/{name}": value for name, value in fleet.by_client(done).items()}
-        attrs: dict[str, Any] = {
-            **self.totals.count_directions(self.method),
-            **({"stopped": stopped} if stopped else {}),
-        }
+        ended, why = ("stopped", {"stopped": stopped}) if stopped else ("done", {})
         try:
-            self.recorder.finish(final, "stopped" if stopped else "done", **attrs)
+            self.recorder.finish(final, ended, **self.totals.count_directions(self.method), **why)
         except records.DamagedError:
             if not self.schedule.checkpoint_every:  # otherwise its last checkpoint is this one
                 self.clients.retry_on_rank_loss(partial(self._save, done, state))
             raise
-        self.ended = "stopped" if stopped else "done"
+        self.ended = ended
 
     def _begin(self, resumed: Restored | None) -> tuple[int, Any]:
         """Number of finished rounds, and the state after them."""

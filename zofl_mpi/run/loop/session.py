@@ -125,7 +125,7 @@ def closing(totals: Totals, path: Path, stopped: str = "", resume: str = "") -> 
         lines.append(f"finished  nothing was left to do; for more rounds: {resume} --rounds {totals.round + 100}")
         return "\n".join([*lines, f"result    {path}"])
     lines.append(f"start     {totals.start:.1f} s before the first round")
-    seconds, S = totals.seconds.reshape(-1, 3), totals.server_ranks
+    seconds, S = totals.seconds.reshape(-1, 3), totals.servers
     servers, clients = seconds[:S], seconds[S:]
     spent = _spent(np.mean(clients if len(clients) else servers, axis=0))
     who = "each client rank on average" if len(clients) else "in one process"

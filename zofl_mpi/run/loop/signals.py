@@ -9,8 +9,6 @@ from typing import Any, final
 
 STATUS = 75
 """Exit status after a signal, for a run that can be resumed (EX_TEMPFAIL); job scripts requeue on it."""
-
-
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 

@@ -23,8 +23,7 @@ class Totals:
     """Sums over this session's rounds, for the closing lines."""
 
     round: int  # the last finished round of the run, 1..R
-    # (P + 1, 3) compute, wait, comm of each rank
-    seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros((1, 3)))
+    seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros((1, 3)))  # (P + 1, 3) by TIME_KINDS
     both: float = 0.0  # seconds in which clients and server computed at once, see `Overlap`
     start: float = 0.0  # seconds from the process's start to this session's first round
     wall: float = 0.0
@@ -35,14 +34,11 @@ class Totals:
     rounds: int = 0
     last: dict[str, float] = field(default_factory=dict)  # the latest value of each column
     measured: int = 0  # round of the latest value of the columns in `note`
-    # (round, objective) of each evaluation; test loss if there is no objective
-    course: list[tuple[int, float]] = field(default_factory=list)
+    course: list[tuple[int, float]] = field(default_factory=list)  # (round, objective, else test loss) of evaluations
     losses: list[Loss] = field(default_factory=list)  # survived losses of client ranks
-    server_ranks: int = 1  # S; the clients live on the other ranks
-    # directions of the estimates in all rounds so far; counted at the end, since it takes time at large m
-    directions: Directions | None = None
-    # {client rank: seconds} that the server waited for it as the slowest rank; see `latest_rank`
-    late: dict[int, float] = field(default_factory=dict)
+    servers: int = 1  # S, the number of the server's ranks; the clients live on the others
+    directions: Directions | None = None  # of all rounds so far; counted at the end, as it takes time at large m
+    late: dict[int, float] = field(default_factory=dict)  # {client rank: seconds waited for it}, see `latest_rank`
 
     def count_directions(self, method: Method[Any]) -> dict[str, float]:
         """Count the run's directions; return the attribute `directions_per_parameter`, if there are any."""
@@ -57,7 +53,7 @@ class Totals:
         self.seconds = self.seconds + row.seconds[:, :, :3].sum(axis=0)
         longest = row.seconds[:, :, 0].max(axis=1)
         self.both += float(overlap(row.steps, longest[None, :, None], np.array([wall])).both[0])
-        slowest, waited = latest_rank(row, self.server_ranks, {rank for loss in self.losses for rank in loss.ranks})
+        slowest, waited = latest_rank(row, self.servers, {rank for loss in self.losses for rank in loss.ranks})
         if waited:
             self.late[slowest] = self.late.get(slowest, 0.0) + waited
         self.bytes_down += int(row.bytes_down.sum())
@@ -72,13 +68,13 @@ class Totals:
         self.course += [(self.round, value) for value in values[:1]]
 
 
-def latest_rank(row: Row, server_ranks: int, lost: Container[int]) -> tuple[int, float]:
+def latest_rank(row: Row, servers: int, lost: Container[int]) -> tuple[int, float]:
     """The client rank that computed longest in a round, and an upper bound on the server's wait for it.
 
     The bound is its computing time beyond the client ranks' mean; (0, 0.0) with one client rank.
     """
     compute, wait = row.seconds[:, :, 0].sum(axis=0), float(row.seconds[:, 0, 1].sum())
-    ranks = [rank for rank in range(server_ranks, len(compute)) if rank not in lost]
+    ranks = [rank for rank in range(servers, len(compute)) if rank not in lost]
     if len(ranks) < 2:
         return 0, 0.0
     slowest = max(ranks, key=lambda rank: compute[rank])

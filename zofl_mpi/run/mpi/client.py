@@ -48,7 +48,7 @@ class ClientRank:
         self._connect = partial(make_collectives, world, self._watch, self._staging, len(data), loads)
         self._pair: Collectives | None = None
         self._adder = Adder()
-        if 0 < world.rank < world.server_ranks:  # another rank of the server, which has no clients
+        if world.is_server:  # another rank of the server, which has no clients
             self._connect = partial(make_collectives, world, self._watch, self._staging)
             self._pair = self._connect(comm=world.pairs[world.rank - 1])
         self._clock = self._watch.clock = Clock()

@@ -280,7 +280,7 @@ def make_collectives(
 ) -> Collectives:
     """Collectives of the ranks of `comm`; by default the server's, or rank 0 and the client ranks that are left."""
     left = world.survival and world.survival.guarded()
-    comm = comm or left or (world.servers if 0 < world.rank < world.server_ranks else world.clients)
+    comm = comm or left or (world.servers if world.rank and world.is_server else world.clients)
     return Collectives(
         comm, reporting(watch, world.rank, left or world.comm), place_clients(m, comm.size - 1, loads), staging
     )

@@ -16,14 +16,7 @@ if TYPE_CHECKING:
 else:
     Communicator = Request = Any  # duck-typed: tests use their own
 
-__all__ = ["Communicator", "RanksLost", "Request", "WrappedCommunicator", "wait", "wake_in_time"]
-
-
-class RanksLost(Exception):
-    """Ranks are lost: abandon this round and regroup the remaining ranks.
-
-    Raised with --survive only; otherwise the launcher ends all ranks.
-    """
+__all__ = ["Communicator", "Request", "WrappedCommunicator", "wait", "wake_in_time"]
 
 
 class WrappedCommunicator:

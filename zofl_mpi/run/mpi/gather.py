@@ -22,9 +22,8 @@ UPLOAD, REPLY, FAILED = range(3)
 BLOCKED, OPTIONAL, REQUIRED = range(3)
 """Items that a rank may send in a wave: none (the server still holds some), the ready ones, or at least one."""
 BOUND = 1 << 16  # bytes that a rank packs into one wave, unless a single item is larger
-MAX_WAVE_ITEMS = (
-    60  # items that a rank packs into one wave: a header has a bit for each, whether it is its client's last
-)
+MAX_WAVE_ITEMS = 60
+"""Items that a rank packs into one wave: a header has a bit for each, which says whether it is its client's last."""
 PAUSE = 1e-3  # most seconds that a rank waits for more items
 EMPTY: Bytes = np.empty(0, np.uint8)
 

@@ -1,6 +1,7 @@
 """Placement of clients on ranks, a function of the configuration."""
 
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 
 from zofl_mpi.engine.setting import Loads
@@ -14,6 +15,14 @@ def place_clients(m: int, ranks: int, loads: Loads | None = None) -> list[int]:
     if loads is None or len(set(loads.work)) <= 1:
         return [1 + i % ranks for i in range(m)]
     return (dealt if loads.paced else packed)(loads.work, ranks)
+
+
+def clients_per_rank(size: int, servers: int, m: int, loads: Loads | None) -> list[int]:
+    """Number of clients, of m, on each of `size` ranks, of which the first `servers` are the server."""
+    if size == 1:
+        return [m]
+    clients = Counter(place_clients(m, size - servers, loads))
+    return [clients[rank - servers + 1] for rank in range(size)]
 
 
 def packed(work: Sequence[float], ranks: int) -> list[int]:

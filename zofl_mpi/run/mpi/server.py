@@ -25,10 +25,9 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run.loop.client_memory import STEPS, Memory
 from zofl_mpi.run.loop.questions import Questions, participants
 from zofl_mpi.run.mpi.collectives import Arrived, Question, make_collectives
-from zofl_mpi.run.mpi.communicator import RanksLost
 from zofl_mpi.run.mpi.gather import FAILED, NOTHING_SENT, REPLY, Sent
 from zofl_mpi.run.mpi.server_ranks import ServerRanks
-from zofl_mpi.run.mpi.survival import Survival
+from zofl_mpi.run.mpi.survival import RanksLost, Survival
 from zofl_mpi.run.mpi.transport import Counts
 from zofl_mpi.run.mpi.world import MPIWorld
 
@@ -56,7 +55,7 @@ class MPIClients(Clients):
         self._connect = partial(make_collectives, world, self._watch, self._staging)
         self._collectives = self._connect(m, loads)
         self._servers: ServerRanks | None = None
-        if world.server_ranks > 1:
+        if world.pairs:
             collectives, *pairs = (self._connect(comm=comm) for comm in (world.servers, *world.pairs))
             self._servers = ServerRanks(collectives, pairs, self._questions.clock)
         self.sharing = self._servers or SharedServerStep()
@@ -275,7 +274,7 @@ class MPIClients(Clients):
         return result, dict(sorted(pair for c in contributions for pair in c.sizes.items()))
 
     def _changed(self) -> dict[int, Bytes]:
-        """Memories changed since the last account; empty without --survive."""
+        """Memories changed since the last account; empty if a lost rank ends the run."""
         if self._survival is None:
             return {}
         with self._questions.clock.time(SERVER, "comm"):
@@ -332,7 +331,7 @@ class MPIClients(Clients):
         """Starts the communication thread at once; the items are read by the iterator that is returned."""
         for i, size in down.items() if counted else ():
             self.ledger.sent(name, i, size)
-        room, inbox = threading.Semaphore(DEPTH), Inbox()
+        room, inbox, live, clock = threading.Semaphore(DEPTH), Inbox(), len(down), self._questions.clock
 
         def take(wish: int) -> Sent:
             room.acquire()  # a slow server holds its clients back instead of filling its memory
@@ -346,55 +345,49 @@ class MPIClients(Clients):
                     raise
                 inbox.put(RanksLost(str(exc)))
 
-        thread, live = threading.Thread(target=gather, daemon=True), [len(down)]
+        thread = threading.Thread(target=gather, daemon=True)
         thread.start()
 
-        def rest() -> None:
-            while live[0]:
-                room.release()
-                arrived = inbox.get()
-                assert not isinstance(arrived, RanksLost)  # which is for --survive
-                kinds = [kind for (_, _, kind), _ in arrived]
-                live[0] = 0 if FAILED in kinds else live[0] - kinds.count(REPLY)
-            thread.join()
-
-        self._rest = rest
-        return self._read(name, live, room, inbox, thread, counted)
-
-    def _read(
-        self,
-        name: str,
-        live: list[int],
-        room: threading.Semaphore,
-        inbox: Inbox,
-        thread: threading.Thread,
-        counted: bool,
-    ) -> Replies:
-        while live[0]:
-            with self._questions.clock.time(name, "wait"):
-                arrived = inbox.get()
+        def wave() -> list[Arrived]:
+            nonlocal live
+            arrived = inbox.get()
             if isinstance(arrived, RanksLost):
                 thread.join()
                 raise arrived
             kinds = [kind for (_, _, kind), _ in arrived]
-            live[0] = 0 if FAILED in kinds else live[0] - kinds.count(REPLY)  # now: the method may stop reading
-            arrived.reverse()
-            while arrived:  # the memory of an item is free as soon as the method lets go of it
-                (i, rank, kind), piece = arrived.pop()
-                with self._questions.clock.time(name, "comm"):
-                    item = messages.unpack(piece)
-                if kind == FAILED:
-                    self._rest = None
-                    thread.join()
-                    self._questions.close()
-                    raise ClientError(i, self._rank_at_start(rank), name, item)
-                if counted:
-                    self.ledger.received(name, i, self._bytes_up(item))
-                yield i, item
-                del item, piece
-            room.release()
-        self._rest = None
-        with self._questions.clock.time(name, "comm"):
+            live = 0 if FAILED in kinds else live - kinds.count(REPLY)  # now: the method may stop reading
+            return arrived
+
+        def rest() -> None:
+            while live:
+                room.release()
+                wave()
             thread.join()
-        self._questions.clock.seconds[name, "staging"] += self._staging.taken()
-        self._questions.close()
+
+        def read() -> Replies:
+            while live:
+                with clock.time(name, "wait"):
+                    arrived = wave()
+                arrived.reverse()
+                while arrived:  # the memory of an item is free as soon as the method lets go of it
+                    (i, rank, kind), piece = arrived.pop()
+                    with clock.time(name, "comm"):
+                        item = messages.unpack(piece)
+                    if kind == FAILED:
+                        self._rest = None
+                        thread.join()
+                        self._questions.close()
+                        raise ClientError(i, self._rank_at_start(rank), name, item)
+                    if counted:
+                        self.ledger.received(name, i, self._bytes_up(item))
+                    yield i, item
+                    del item, piece
+                room.release()
+            self._rest = None
+            with clock.time(name, "comm"):
+                thread.join()
+            clock.seconds[name, "staging"] += self._staging.taken()
+            self._questions.close()
+
+        self._rest = rest
+        return read()

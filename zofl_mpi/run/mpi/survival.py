@@ -33,13 +33,21 @@ from zofl_mpi.engine.clients import Client, failure
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, Faults
 from zofl_mpi.run.loop.client_memory import Memory
-from zofl_mpi.run.mpi.communicator import Communicator, RanksLost, WrappedCommunicator
+from zofl_mpi.run.mpi.communicator import Communicator, WrappedCommunicator
 
 TIMEOUT = 20.0
 """Seconds for recovery, and for the end, beyond the longest round: ranks may still be computing."""
 TRIES = 20
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "prte", "prted")
 NEWS = 2.0  # seconds until every rank knows of a loss
+LOST_EARLY = "another rank is lost and --survive takes losses from the first round on; start the command again"
+
+
+class RanksLost(Exception):
+    """Ranks are lost: abandon this round and regroup the remaining ranks.
+
+    Raised with --survive only; otherwise the launcher ends all ranks.
+    """
 
 
 @final

@@ -17,15 +17,14 @@ Counts = NDArray[np.int64]
 
 @final
 class Transport:
-    """Counts the bytes that each of `ranks` ranks sends and receives, by step, between calls of `take`."""
+    """Counts the bytes that each of `ranks` > 1 ranks sends and receives, by step, between calls of `take`."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks, self._counts = ranks, defaultdict[str, Counts](lambda: np.zeros((2, ranks), np.int64))
 
     def broadcasts(self, step: str, size: int) -> None:
         """Count a broadcast: rank 0 sends `size` bytes to all."""
-        if self._ranks > 1:
-            self._add(step, [size, *[0] * (self._ranks - 1)], [0, *[size] * (self._ranks - 1)])
+        self._add(step, [size, *[0] * (self._ranks - 1)], [0, *[size] * (self._ranks - 1)])
 
     def scatters(self, step: str, sizes: Sequence[int]) -> None:
         """Count a scatter: rank 0 sends sizes[k] bytes to rank k."""
@@ -37,13 +36,11 @@ class Transport:
 
     def reduces(self, step: str, size: int) -> None:
         """Count a reduction: each rank sends `size` bytes; rank 0 receives their sum, of `size` bytes."""
-        if self._ranks > 1:
-            self._add(step, [0, *[size] * (self._ranks - 1)], [size, *[0] * (self._ranks - 1)])
+        self._add(step, [0, *[size] * (self._ranks - 1)], [size, *[0] * (self._ranks - 1)])
 
     def allgathers(self, step: str, size: int) -> None:
         """Count an allgather: each rank sends `size` bytes to all."""
-        if self._ranks > 1:
-            self._add(step, [size] * self._ranks, [size * (self._ranks - 1)] * self._ranks)
+        self._add(step, [size] * self._ranks, [size * (self._ranks - 1)] * self._ranks)
 
     def take(self, steps: Sequence[str], rest: str) -> Counts:
         """Return and reset the bytes sent and received, (steps, 2, ranks); unlisted steps count under `rest`."""

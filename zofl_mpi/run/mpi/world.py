@@ -117,6 +117,10 @@ class MPIWorld:
     def survive(self, watch: Watch) -> None:
         self.survival = Survival(self.comm, self.faults, watch)
 
+    @property
+    def is_server(self) -> bool:
+        return self.rank < self.server_ranks
+
     def split(self, server_ranks: int) -> None:
         if server_ranks == 1:
             return
@@ -169,29 +173,24 @@ def connect_script() -> MPIWorld:
         from mpi4py import MPI
 
     comm, since, told = MPI.COMM_WORLD, time.monotonic(), False
-    ours: list[Any] = (
-        [comm.isend(None, 0, TAG)]
-        if comm.rank
-        else [comm.irecv(source=k, tag=TAG) for k in range(1, comm.size) if not comm.rank]
-    )
-    here = [not comm.rank] * len(ours)
+    here = [comm.isend(None, 0, TAG)] if comm.rank else []
+    absent = {} if comm.rank else {rank: comm.irecv(source=rank, tag=TAG) for rank in range(1, comm.size)}
     all_here = comm.Ibarrier()
 
     def look() -> None:
         nonlocal told
-        for k, request in enumerate(ours):
-            here[k] = here[k] and (request is None or not request.test()[0])
-            ours[k] = request if here[k] else None
+        for rank in [rank for rank, request in absent.items() if request.test()[0]]:
+            del absent[rank]
         waited = time.monotonic() - since
         if comm.rank == 0 and waited > (MEETING_ENDS if told else MEETING):
-            absent = ", ".join(str(k + 1) for k, is_absent in enumerate(here) if is_absent)
-            _print(f"zofl_mpi: after {waited:.0f} s ranks {absent} have not called what rank 0 has: all ranks must")
+            ranks = ", ".join(map(str, absent))
+            _print(f"zofl_mpi: after {waited:.0f} s ranks {ranks} have not called what rank 0 has: all ranks must")
             if told:
                 comm.Abort(1)
             told = True
 
     wait(all_here, look)
-    MPI.Request.waitall([request for request in ours if request is not None])
+    MPI.Request.waitall([*here, *absent.values()])
     return MPIWorld.connect()
 
 

@@ -2,10 +2,10 @@
 
 import os
 import shutil
-import stat
 from pathlib import Path
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.paths import check_new_file
 from zofl_mpi.run.records.checkpoint import PREVIOUS, TEMPORARY, checkpoint_path
 from zofl_mpi.run.records.hdf5 import read_file, reason_of
 from zofl_mpi.run.records.layout import check_checkpoint
@@ -37,14 +37,11 @@ def check_new(path: Path, force: bool, continues: bool = False) -> None:
         continues: existing checkpoints belong to this run.
     """
     check_name(path, "--out")
-    if path.is_dir():
-        raise UserError(f"--out {path} is a folder: name a file in it")
     if path.name.startswith("-"):
         raise UserError(f"--out {path}: the name begins with '-' like a flag; choose another")
     if path.name.endswith(".ckpt.h5") or path.name == ".h5":
         raise UserError(f"--out {path}: that is a checkpoint's name; choose one like run.h5")
-    if not path.parent.is_dir():
-        raise UserError(f"--out {path}: there is no folder {path.parent}; make it first")
+    check_new_file(path, "--out", force)
     most, checkpoint = os.pathconf(path.parent, "PC_NAME_MAX"), checkpoint_path(path)
     less = max(len(os.fsencode(checkpoint.name + more)) for more in (PREVIOUS, TEMPORARY)) - most
     if less > 0:
@@ -53,13 +50,6 @@ def check_new(path: Path, force: bool, continues: bool = False) -> None:
     if other.is_file():
         raise UserError(f"--out {path}: {other} exists and has the same checkpoint: choose another name")
     if os.path.lexists(path):
-        mode = path.lstat().st_mode
-        if stat.S_ISLNK(mode):
-            raise UserError(f"--out {path} is a link: name the file itself")
-        if not stat.S_ISREG(mode):
-            raise UserError(f"--out {path} is a device, a pipe or a socket: name a file")
-        if not force:
-            raise UserError(f"--out {path} exists: choose another name or add --force")
         try:
             heading(path)
         except UserError as error:

@@ -170,7 +170,7 @@ class Recorder:
                 self._timer.start()
 
     def flush(self) -> None:
-        """Write the buffered rows to the system; they then survive the process."""
+        """Write the buffered rows to the system, which keeps them when the process ends."""
         if self._late or (self._waiting and not self._failed):
             with self._writing():
                 pass
@@ -243,7 +243,7 @@ class Recorder:
             rows.add_placements(self._file, self.rounds, placements)
 
     def sync(self) -> None:
-        """Force the rows onto the disk, to survive a power cut; takes milliseconds, for checkpoints."""
+        """Force the rows onto the disk, where a power cut spares them; takes milliseconds, for checkpoints."""
         if not self._failed:
             with self._writing():
                 os.fsync(self._staged.number)

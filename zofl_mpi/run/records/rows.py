@@ -48,7 +48,6 @@ class Rows:
     """A data set that grows by rows; caches objects that h5py would recreate at each access.
 
     It stays open for the whole run: closing it would drop the chunk cache, and each row would read its chunk again.
-    It keeps the objects that h5py would otherwise make at each access.
     """
 
     def __init__(self, data: Any) -> None:

@@ -181,4 +181,3 @@ def _allocate(number: int, start: int, count: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
             raise
-        os.ftruncate(number, start + count)

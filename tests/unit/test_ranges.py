@@ -1,0 +1,153 @@
+"""The range of every flag, stated once: no test of a method or a problem repeats what its field declares."""
+
+import dataclasses
+import functools
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, get_args
+
+import pytest
+
+from tests.conftest import Capsys
+from tests.launch import refused
+from zofl_mpi.clients import privacy, robust
+from zofl_mpi.errors import UserError
+from zofl_mpi.methods import (
+    decomfl,
+    ditto,
+    fedavg,
+    fedkseed,
+    fedmspp,
+    fednest,
+    fedrzo_nn,
+    fsl_sage,
+    pfedme,
+    scaffnew,
+    zo_hfl,
+)
+from zofl_mpi.numerics import optimisers
+from zofl_mpi.problems import fair, hyperparameter, relu_net, split_images
+from zofl_mpi.problems.analytic import bilevel, caps, quadratic
+from zofl_mpi.rounds import base, local_sgd, lower, report, zeroth_order
+from zofl_mpi.rounds.split import estimates, training
+from zofl_mpi.run.command import flags, plan, run_flags
+from zofl_mpi.run.command.family import FAMILIES, family_of
+from zofl_mpi.settings import fedrzo, networks, samples, split_lm, texts
+from zofl_mpi.settings import zo_hfl as of_zo_hfl
+
+METHODS = (decomfl, ditto, fedavg, fedkseed, fedmspp, fednest, fedrzo_nn, fsl_sage, pfedme, scaffnew, zo_hfl)
+PARTS = (privacy, robust, optimisers, base, local_sgd, lower, report, zeroth_order, estimates, training)
+PROBLEMS = (fair, hyperparameter, relu_net, split_images, bilevel, caps, quadratic)
+SETTINGS = (run_flags, fedrzo, networks, samples, split_lm, texts, of_zo_hfl)
+RANGES = """
+a fraction of the clients, above 0 and at most 1 => beta
+a fraction, above 0 and at most 1 => nu
+a noise multiplier, at least 0 => noise_multiplier
+a number above 0 => lam mu rectifier tau_g
+a number of classes, at least 0 => server_lacks
+a number of clients, at least 1 => m
+a number of samples, at least 0 (0: by --server-fraction) => server_samples
+a number of samples, at least 1 => min_samples
+a number, at least 0 => lam lora_alpha noise
+a number, at least 1 => over_select
+a number, at least 2 (the largest wish of a client) => level
+a probability, above 0 and at most 1 => p
+a share, at least 0 => attackers
+a smoothing radius above 0 => eta mu
+a step size above 0 => gamma_local
+a step size, at least 0 => align_lr alpha_p eta_g gamma gamma_local gamma_lower lr_client lr_server personal_gamma
+a weight above 0 => cost lam_p
+a weight, at least 0 => lam_p mu personal_mu
+a whole number of directions, at least 1 => n_p
+a whole number of inner steps, at least 1 => K
+a whole number of iterations, at least 0 (0: as --H and --gamma say) => K
+a whole number of local steps, at least 1 => H
+a whole number of seeds, at least 1 => seeds
+a whole number, at least 0 => align_epochs auxiliary_blocks eval_clients
+a whole number, at least 0 (0: a quarter of the blocks) => cut
+a whole number, at least 0 (0: all samples of the client, in every step) => batch
+a whole number, at least 0 (0: all samples) => batch batch_lower
+a whole number, at least 0 (0: all) => eval_samples
+a whole number, at least 0 (0: one pass over the data) => h
+a whole number, at least 1 => H H_lower N T batch buffer eval_every hidden k l lora_rank m merge n personal_batch
+a whole number, at least 1 => server_batch server_ranks synthetic_features synthetic_samples width
+a whole number, at least 1 and at most 1000000000 => rounds
+a whole number, at least 2 => synthetic_classes
+auto or a probability above 0 => delta
+auto or a whole number, at least 0 (0: only at the end of the run) => checkpoint_every
+none or a norm above 0 => clip
+none or a number above 0 => epsilon
+seconds, at least 0 (0: none) => deadline
+seconds, at least 0 (more than any round takes; 0: no limit) => round_timeout
+whole numbers, at least 1 => channels hidden stages
+"""
+
+
+def declared(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """(range, flag) of the fields of a module's classes."""
+    for cls in vars(module).values():
+        if isinstance(cls, type) and dataclasses.is_dataclass(cls) and cls.__module__ == module.__name__:
+            for field in dataclasses.fields(cls):
+                if bounds := field.metadata.get("range"):
+                    yield bounds.allowed, field.name
+
+
+@functools.cache
+def every_flag() -> dict[flags.Leaf, tuple[str, str, str]]:
+    """{flag: a family, a method and a problem that have it}."""
+    found = dict[Any, tuple[str, str, str]]()
+    for name in FAMILIES:
+        family = family_of(name)
+        for method, problem in itertools.product(family.METHODS, family.PROBLEMS):
+            try:
+                groups = plan.groups_of(family, method, problem)
+            except UserError:  # the method needs another role
+                continue
+            for leaf in itertools.chain.from_iterable(map(flags.leaves, groups.values())):
+                found.setdefault((leaf.owner, leaf.name, leaf), (name, method, problem))
+    return {leaf: where for (_, _, leaf), where in found.items()}
+
+
+def bounds_of(leaf: flags.Leaf) -> Any:
+    return next(each for each in dataclasses.fields(leaf.owner) if each.name == leaf.name).metadata.get("range")
+
+
+def test_every_range_is_that_of_the_table() -> None:
+    """Mutations: a bound that moves, one that lets its end in or out, one that goes; a module that is forgotten here.
+    How a declared range is enforced: test_flags.py."""
+    modules = {*METHODS, *PARTS, *PROBLEMS, *SETTINGS}
+    found, expected = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for allowed, name in itertools.chain.from_iterable(map(declared, modules)):
+        found[allowed].add(name)
+    for allowed, names in (line.split(" => ") for line in RANGES.strip().splitlines()):
+        expected[allowed] |= {*names.split()}
+    assert found == expected
+    assert {leaf.owner.__module__ for leaf in every_flag() if bounds_of(leaf)} == {each.__name__ for each in modules}
+
+
+MAY_BE_INFINITE = ("alpha", "radius")
+
+
+def by_hand() -> list[Any]:
+    """Flags that take numbers and declare no range: values that none of them allows, behind a command that has them."""
+    rows = []
+    for leaf, (family, method, problem) in every_flag().items():
+        kinds = {leaf.kind, *get_args(leaf.kind)}
+        if bounds_of(leaf) or not kinds & {int, float} or problem == "split_lm":  # which would need a model
+            continue
+        for value in ("nan", "inf", "-1.0") if float in kinds else ("-2",):
+            if value != "inf" or leaf.name not in MAY_BE_INFINITE:
+                typed = f"--{flags.flag(leaf.name)} {value}"
+                words = [family, "--method", method, "--problem", problem, *typed.split()]
+                for other, wanted in getattr(leaf.owner, "USED_WITH", {}).get(leaf.name, {}).items():
+                    words += [f"--{flags.flag(other)}", *map(str, wanted[:1])]
+                rows.append(pytest.param(words, typed, id=f"{leaf.owner.__name__} {typed}"))
+    return rows
+
+
+@pytest.mark.parametrize(("words", "typed"), by_hand())
+def test_a_number_without_a_declared_range_is_refused_as_well(capsys: Capsys, words: list[str], typed: str) -> None:
+    """Mutations: a comparison that nan or infinity passes; a flag that nobody looks at."""
+    assert refused(capsys, *words, "--rounds", "1", "--dry-run").startswith(f"{typed}: ")
