@@ -11,8 +11,8 @@ select count(*) = 3 and count(distinct round(last, 4)) = 1 and max(last_sd) - mi
     and count(distinct reached_in_round) = 1 and count(distinct in_local_steps) = 1 from b_fig1 group by H;
 -- | | step | nonsmooth objective |
 with n(name, method, rectifier) as (values ('FedRZO, 1 direction', 'fedrzo', 10), ('FedRZO, 16 directions', 'fedrzo-16', 10),
-    ('FedAvg, beta = 10', 'fedavg', 10), ('FedProx, beta = 10', 'fedprox', 10), ('FedMSPP, beta = 10', 'fedmspp', 10),
-    ('Scaffnew, beta = 10, p = 0.1', 'scaffnew', 10), ('FedAvg, beta = 1', 'fedavg', 1), ('FedProx, beta = 1', 'fedprox', 1),
+    ('FedAvg, beta = 10', 'fedavg', 10), ('FedMSPP, beta = 10', 'fedmspp', 10),
+    ('Scaffnew, beta = 10, p = 0.1', 'scaffnew', 10), ('FedAvg, beta = 1', 'fedavg', 1), 
     ('FedMSPP, beta = 1', 'fedmspp', 1), ('Scaffnew, beta = 1, p = 0.1', 'scaffnew', 1))
 select name, step, nonsmooth_mean, nonsmooth_sd, smooth_test_mean, accuracy_mean_percent, evaluations / 1e6
 from n join b_methods using (method, rectifier) where best;
@@ -20,8 +20,6 @@ from n join b_methods using (method, rectifier) where best;
 select distinct bytes / 1048576.0 from b_methods;
 -- 1e-5, which ends at #
 select nonsmooth_mean from b_methods where method = 'fedrzo' and step = 1e-5;
--- FedRZO #, FedAvg #. Neither
-select nth(method, 'fedrzo | fedavg') as k, nonsmooth_mean from b_methods_cifar where best;
 -- | hyper-parameters, test loss, 30 rounds | # | # ± # | # ± # | # ± # |
 -- | rounds to H = 1's last value | | # | # | # | | seeds below H = 1 | | | # | # |
 select avg(c4), group_concat(c5 || ' ' || c6), group_concat(c9, ' '), group_concat(case when c3 <> 'H = 1' then c8 end, ' ')
@@ -56,8 +54,6 @@ from n join ends using (problem);
 -- On MNIST both end at the same test loss
 select abs(f.measure_mean - z.measure_mean) < min(f.measure_sd, z.measure_sd) from ends f join ends z using (problem)
 where problem = 'hyperparameter' and f.method = 'fednest' and z.method = 'fedrzo';
--- it descends as the mean does, # -> # in 40 rounds
-select first, last from b_fig1_sum where reading = 'mean' and H = 20;
 -- their intervals do not overlap H = 1's at the end
 select o.c5 + o.c6 < one.c5 - one.c6 from b_fig2_txt o join b_fig2_txt one using (c1, c2)
 where c1 = 'hyperparameter' and one.c3 = 'H = 1' and o.c3 <> 'H = 1';

@@ -34,9 +34,6 @@ select nth(method, 'heron | cse_fsl | sflv2') as k, client_peak_bytes / 1048576 
 select nth(method, 'heron | cse_fsl | sflv2') as k, client_macs_a_step / 1e9 from c_table2;
 -- | until 80 % | GiB | with heads |
 select c1, c4, c3, c5, c7, c6, c9, c8 from c_table2_txt where cells = 9 and c1 in ('SFLV1', 'SFLV2', 'CSE-FSL', 'FSL-SAGE', 'HERON');
--- HERON's is # of SFLV2's, printed #.
-select h.c7 / s.c7, h.c6 / s.c6 from c_table2_txt h join c_table2_txt s using (cells)
-where cells = 9 and h.c1 = 'HERON' and s.c1 = 'SFLV2';
 create view stages as
 select *, setting like 'CIFAR-10%' as cifar, accuracy_mean_percent as mean, accuracy_sd_percent as sd, client_peak_bytes / 1048576 as mib,
     client_macs / 1e9 as work, share_mean_percent as share, share_sd_percent as share_sd from c_pays;
@@ -57,7 +54,7 @@ select share, share_sd from stages where cifar and method = 'heron';
 -- HERON (# of # G, # of #)
 select n.work, h.work from stages n join stages h using (cifar)
 where n.method = 'heron-n2' and h.method = 'heron' order by cifar desc;
--- stage are # (# to #) points above none on CIFAR-10 and # (# to #) on Fashion-MNIST:
+-- stage are # (# to #) points above none on CIFAR-10 and # (# to #) on Fashion-MNIST, both
 select ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from pairs where method = 'heron-n2-zo' order by cifar desc;
 -- gradient is # ± #. - **The
 select cosine, cosine_sd from stages where cifar and method = 'heron-head';
