@@ -86,7 +86,7 @@ select name, mean, sd from (
     from c_narrow where best and method = 'heron-head-8') order by place;
 create view cuts as select *, nth(setting, 'MNIST, cut of 4 features | Fashion-MNIST, cut of 4 features'
     || ' | Fashion-MNIST, cut of 2 features | Fashion-MNIST, cut of 16 features') as k from pays where study = 'c_narrow';
--- the frozen client by # (# to #) points with 4 features on MNIST, # (# to #) on Fashion-MNIST, # (# to #) with 2 features and # (# to #) with 16
+-- the frozen client by # (# to #) points on MNIST and # (# to #) on Fashion-MNIST. There they are by # (# to #) with 2 features and # (# to #) with 16
 select k, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from cuts where method = 'HERON, exact head, 8 directions';
 -- They close #, #, # and # % of the gap
 select k, share_percent from cuts where method = 'HERON, exact head, 8 directions';

@@ -42,7 +42,7 @@ select min(mean) from lm where start = 'random';
 select c.mean > f.mean from lm c join lm f using (start) where start = 'random' and c.method = 'cse_fsl' and f.method = 'heron-frozen';
 -- with two blocks at the client it helps by #, too
 select -less_frozen_mean from c_fig6 where method = 'cse_fsl' and cut = 2 and auxiliary_blocks = 0;
--- # (# to #) nat with a head of norm and unembedding alone, # (# to #), # (# to #), # (# to #) with
+-- is # (# to #) nat with a head of norm and unembedding alone. With one, two and three blocks in the head it is # (# to #), # (# to #), # (# to #).
 select less_frozen_mean, less_frozen_mean - half(less_frozen_sd, seeds), less_frozen_mean + half(less_frozen_sd, seeds) from c_fig6 where method = 'cse_fsl' and cut = 1 order by auxiliary_blocks;
 -- HERON is on average within 0.001 of its control at every depth and cut.
 select max(abs(less_frozen_mean)) < 0.001 and max(less_frozen_sd) < 0.003 from c_fig6 where method = 'heron';

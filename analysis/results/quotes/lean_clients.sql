@@ -30,7 +30,7 @@ select way, m, s from (
     select way, place + 0.5, lacked_mean_percent, lacked_sd_percent from lean_rows where d = 1 and place in (16, 19)
 ) where way not like 'DeComFL%' and way not like '%estimated head' and way not like 'HO-SFL%' and way not in ('SFLV2, left out', 'FedAvg, left out')
 order by place;
--- From # on
+-- From # on (bold)
 select half_apart(1, 1, 3);
 create view lean_apart as select *, nth(way, 'CSE-FSL, left out | CSE-FSL, uploads only | mixed, estimates | HERON, 8 directions | frozen client'
     || ' | mixed, last stage | CSE-FSL, all') as w from lean_rows where d = 1 and classes = 'apart';
@@ -114,5 +114,5 @@ select max(step_macs) = min(step_macs) from lean_step where data = 'mnist' and m
 select more, least, most from lean_against where d = 3 and place = 0 and one = 'CSE-FSL, all' and two = 'frozen client';
 -- nine of ten cost # points
 select a.mean - b.mean from lean_rows a join lean_rows b using (d) where d = 1 and a.way = 'CSE-FSL, all' and a.place = 0 and b.way = 'CSE-FSL, left out' and b.place = 9;
--- forward passes need # KiB, the last stage's backward pass #, CSE-FSL's #, in two parts #.
+-- Forward passes need # KiB, the last stage's backward pass #, CSE-FSL's #, in two parts #.
 select nth(what, 'heron-head-8 none | exact none | cse_fsl none | cse_fsl accumulate:2') as k, kib from lean_step where data = 'cifar10';

@@ -73,7 +73,7 @@ where attack <> 'none' group by method, cell, attack, aggregate;
 select none - fifth from robust where method = 'fedavg' and attack = 'scale' and aggregate = 'mean' order by cell;
 -- at 20 %, and # to # points at 40 %
 select min(none - most), max(none - most) from robust where method = 'fedavg' and attack = 'sign' and cell = 'unlike';
--- mean from # to # %; the median and clipping keep # and #.
+-- mean from # to # %. The median and clipping keep # and #.
 select 0 as k, none from robust where method = 'decomfl' and attack = 'scale' and aggregate = 'mean' union all
 select nth(aggregate, 'mean | median | clip-3') as k, fifth from robust where method = 'decomfl' and attack = 'scale';
 -- they send # bytes in place of # and are # points behind at ε = 0.3, # at ε = 1

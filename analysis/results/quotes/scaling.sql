@@ -16,7 +16,7 @@ select min(speed_up), max(speed_up) from strong
 where system in ('gigabit', 'megabit') and share = 'low' and ranks = 7 and k group by system order by system;
 -- # to # s alone, # to # s for seven ranks
 select min(start), max(start) from scaling where ranks in (1, 7) group by ranks order by ranks;
--- misses by # % in the median of # runs, by # % where all ranks
+-- misses by # % in the median of # runs. It misses by # % where all ranks
 select median(missed), count(*), median(case when system = 'local' then missed end) from model;
 -- It predicts too short a round in # of the #.
 select sum(error < 0), count(*) from scaling_model;

@@ -56,7 +56,7 @@ where z.best and s.best and f.best and z.method = 'zo_hfl' and s.method = 'serve
 -- | server's data | ZO-HFL | server alone |
 select label, accuracy_mean_percent, accuracy_sd_percent, server_mean, server_sd, fedavg_mean, fedavg_sd, gain_mean, least, most, seeds
 from shares where n = 170 or share < 0.1;
--- ZO-HFL is ahead by # points (95 % t interval # to #, n = #) and closes # % of the gap to FedAvg
+-- ZO-HFL is ahead by # points (95 % t interval # to #, n = #). That is # % of the gap to FedAvg
 select gain_mean, least, most, seeds, 100 * gain_mean / (fedavg_mean - server_mean) from shares
 where lacking and share = 0.01 and n = 170;
 -- With n = 170 its clients send # bytes in the run, ZO-HFL's #.
@@ -101,12 +101,12 @@ select nth(method, 'zo_hfl | fedavg | server_sgd') as k, mean from cifar where p
 -- They add # points where it has 54 samples, and # where it lacks three classes
 select gain_mean, (select gain_mean from shares where lacking and share = 0.01 and n = 170) from shares
 where not lacking and share = 0.001 and n = 170;
--- ZO-HFL is ahead by # points with 54 samples and n = 170 (# to #, five seeds;
+-- ZO-HFL is ahead by # points with 54 samples and n = 170 (# to #, five seeds)
 select gain_mean, least, most from shares where not lacking and share = 0.001 and n = 170;
 -- With 0.1 to 30 % of the other classes' samples it closes # to # % of the gap, with all pixels # %.
 select floor(min(iif(n = 170, share_of_gap, null))), ceil(max(iif(n = 170, share_of_gap, null))), max(iif(n = 7840, share_of_gap, null)) from (
     select n, 100 * gain_mean / (fedavg_mean - server_mean) as share_of_gap from shares where lacking);
--- the first three alone #, # to #).
+-- The first three alone have # (# to #).
 with d(a, b, c) as (select substr(z, 1, 7) - substr(s, 1, 7), substr(z, 9, 7) - substr(s, 9, 7), substr(z, 17, 7) - substr(s, 17, 7)
     from (select accuracy_by_seed_percent as z, server_by_seed as s from shares where not lacking and share = 0.001 and n = 170)),
     m as (select *, (a + b + c) / 3 as mean from d),
