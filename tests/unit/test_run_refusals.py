@@ -139,7 +139,7 @@ def test_a_module_that_is_no_family_is_refused(module: str, words: str) -> None:
 
 def test_values_of_a_script_become_words() -> None:
     """As a command line has them. Mutations: NumPy's numbers or paths refused; any object taken."""
-    flags: dict[str, Any] = {"tau": np.int64(3), "beta": np.float64(0.5), "data_dir": Path("a"), "quiet": True}
+    flags: dict[str, Any] = {"tau": np.int64(3), "beta": np.float64(0.5), "data_dir": Path("a"), "quiet": np.True_}
     words = ["--method", "fedavg", "--tau", "3", "--beta", "0.5", "--data-dir", "a", "--quiet"]
     assert Arguments("fedavg", None, None, "", flags).words() == words
     said = complaint(Arguments("fedavg", None, None, "", {"tau": object()}).words)
