@@ -7,10 +7,12 @@ select group_concat(mean, ' '), min(least), max(most) from (
     from a_table1 where method = 'zo_hfl' group by data order by data desc);
 -- equals SGD on the server's own data alone to within # points
 select ceil(100 * points) / 100 from less_server;
--- of MNIST ZO-HFL reaches # ± #, the server alone # ± #, SCAFFOLD # ± # %.
+-- of MNIST, ZO-HFL reaches # ± #, the server alone # ± #, SCAFFOLD # ± # %.
 select nth(method, 'zo_hfl | server_sgd | scaffold') as k, accuracy_mean_percent, accuracy_sd_percent from a_tuned where best;
 -- HERON reaches # ± # %. With clients frozen at their random start it reaches # ± # %
 select nth(method, 'heron | heron-frozen') as k, accuracy_mean_percent, accuracy_sd_percent from c_fig2 where setting = 'iid';
 -- Below 0.1 directions per parameter, at most # % of the gap between them is closed. With 0.4 and more # of # points close a quarter or more
 select (select max(share_percent) from pays where directions_per_parameter < 0.1), sum(share_percent >= 25), count(*)
 from pays where directions_per_parameter >= 0.4;
+-- FedAvg # ± #, FedRZO with sixteen directions # ± #
+select nth(method, 'fedavg | fedrzo-16') as k, nonsmooth_mean, nonsmooth_sd from b_methods where best and rectifier = 10;
