@@ -3,7 +3,7 @@
 python analysis/a_readings.py [--grid jobs/a_readings.toml] [--results DIR] [--out NAME] [--partial]
 
 Prints a table per method (a row per reading, a column per cell: ours, and ours - paper), the mean distances, and the
-reading that comes nearest; writes NAME.csv.
+reading that comes nearest.
 """
 
 import math

@@ -6,7 +6,7 @@ The grid's axes other than data, problem, cell, method and seed are the steps; t
 size. The best step is chosen by the accuracy on the validation part, mean of the last evaluations, where the runs have
 one (--validation), else on the test samples; over the seeds that all of a method's steps have. Prints a table per data
 set and cell (a row per step, a column per method, the best with *, one at an edge of the grid with *!) and the
-comparison, all in test accuracy; writes NAME.csv.
+comparison, all in test accuracy.
 """
 
 import math

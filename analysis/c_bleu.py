@@ -7,7 +7,7 @@ The model of a result is the joined one, client's part and server's, LoRA added 
 length penalty 0.8, no 4-gram twice: what LoRA's and SplitLoRA's codes take) to the first contexts of a part. BLEU is
 sacrebleu's over all references of each context, on the text pipeline that the model was trained on: so only results of
 one pipeline are comparable, and neither is [C]'s or LoRA's number, which are computed by the E2E challenge's script.
-Prints BLEU of each result and the samples, to be read by a person; writes NAME.txt and NAME.csv.
+Prints BLEU of each result and the samples, to be read by a person.
 """
 
 from collections.abc import Sequence

@@ -3,9 +3,8 @@
 python analysis/c_fig2.py [--grid jobs/c_fig2.toml] [--results DIR] [--out NAME] [--partial]
 
 Prints, for each setting and method, the accuracy after the last round, HERON's less it (seed by seed, then mean and
-deviation), and the local loss in the first and in the last round; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png. The
-controls decide what HERON's zeroth-order steps do: with a frozen client they train the auxiliary head alone, which the
-final classifier does not have.
+deviation), and the local loss in the first and in the last round. The controls decide what HERON's zeroth-order steps
+do: with a frozen client they train the auxiliary head alone, which the final classifier does not have.
 """
 
 from collections.abc import Sequence

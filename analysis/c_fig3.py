@@ -6,8 +6,7 @@ Three panels: alpha, for the cells with a finite one; the number of clients m, f
 participating fraction beta, for the iid cells of the m that has several. Beside HERON its control with a frozen client:
 where both are alike, what HERON's line shows is not its zeroth-order client's doing; and HERON with GroupNorm: where it
 alone does not fall with m, that is BatchNorm's running statistics, which few local steps of a client hardly move.
-Prints the accuracies after the last round and HERON's less the control's (seed by seed, then mean and deviation);
-writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
+Prints the accuracies after the last round and HERON's less the control's (seed by seed, then mean and deviation).
 """
 
 import math

@@ -5,7 +5,7 @@ python analysis/c_fig4.py [--grid jobs/c_fig4.toml] [--results DIR] [--out NAME]
 Two panels: mu, for the cells of the fewest directions; n_p, for the cells of the mu that has several. A line for each
 size of the client's part, and a level line for its control, whose client part does not train and on which neither mu
 nor n_p has an influence. Prints the accuracies after the last round, HERON's less the control's (seed by seed, then
-mean and deviation) and the local loss of the last round; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
+mean and deviation) and the local loss of the last round.
 """
 
 import math

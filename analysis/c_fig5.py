@@ -5,9 +5,8 @@ python analysis/c_fig5.py [--grid jobs/c_lm.toml jobs/c_lm_random.toml] [--resul
 Bytes are those down and up of all clients, labels too; the models with which all begin are not among them. A row of
 panels per start: from pretrained weights, and from random ones; on the right, less the frozen client's, seed by seed.
 Prints, for each start and method, the perplexities after the last round, HERON's less it seed by seed, the perplexity
-at the bytes of HERON's whole run, and the local loss; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png. The frozen
-client decides what HERON's zeroth-order steps do: then they train adapters of the auxiliary head alone, which the final
-model does not have.
+at the bytes of HERON's whole run, and the local loss. The frozen client decides what HERON's zeroth-order steps do:
+then they train adapters of the auxiliary head alone, which the final model does not have.
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,7 @@ python analysis/c_fig6.py [--grid jobs/c_fig6.toml] [--results DIR] [--out NAME]
 Two panels: the validation loss of the whole network, and the local loss, of the auxiliary head in training. A line for
 each cut and method, and a level line for each cut's control, whose client part does not train, so that the head's depth
 has no influence on the whole network. [C] tells one "final training loss". Prints both losses after the last round and,
-seed by seed, less the control's; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
+seed by seed, less the control's.
 """
 
 from collections.abc import Sequence

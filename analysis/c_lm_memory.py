@@ -4,7 +4,7 @@ python analysis/c_lm_memory.py [--sizes 10 30 124] [--out NAME]
 
 All parameters train, of GPT-2s with random weights (the number is that of its parameters in millions, embedding and
 unembedding one matrix; the methods here train two). Each way runs in a process of its own (Linux), on one thread, on 8
-texts of 64 tokens. Takes minutes; prints the table; writes NAME.txt and NAME.csv.
+texts of 64 tokens. Takes minutes.
 """
 
 import json

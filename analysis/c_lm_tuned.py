@@ -5,7 +5,7 @@ python analysis/c_lm_tuned.py [--grid jobs/c_lm_tuned.toml] [--results DIR] [--o
 The axes local (a client's step size), radius (mu of zeroth-order steps) and server (the server's step size) have their
 entries in the order of their size. The best is that of the lowest validation loss after the last round, mean over
 seeds; the test part is not looked at. Prints a row per method and step, the best with *, one at an edge of the grid
-with *!; writes NAME.txt and NAME.csv.
+with *!.
 """
 
 import math

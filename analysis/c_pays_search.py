@@ -3,7 +3,7 @@
 python analysis/c_pays_search.py [--grid jobs/c_pays_search.toml] [--results DIR] [--out NAME] [--partial]
 
 Prints, for each setting, the accuracy on the validation part after the last round of a frozen random client, of CSE-FSL
-and of SFLV2, and what the latter two have more; writes NAME.txt and NAME.csv.
+and of SFLV2, and what the latter two have more.
 """
 
 import math

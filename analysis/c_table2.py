@@ -5,8 +5,7 @@ python analysis/c_table2.py [--grid jobs/c_fig2.toml] [--results DIR] [--out NAM
 A run reaches the target in the first evaluated round whose test accuracy is at least it; one that does not is told as
 ">60" (more than its 60 rounds), and then no communication is: nothing is extrapolated. Communication is that of all
 clients in GiB, as measured; the mean over seeds where all of them reach the target. Beside the measured rows: the
-numbers that [C] prints, and what the function `formula` gives in [C]'s setting for [C]'s rounds. Prints both
-tables; writes NAME.txt and NAME.csv.
+numbers that [C] prints, and what the function `formula` gives in [C]'s setting for [C]'s rounds. Prints both tables.
 """
 
 import math

@@ -6,8 +6,7 @@ Nothing is trained: weights are random, since neither memory nor work depends on
 which [C]'s operations can be counted again: 96 texts of 128 tokens, logits at all positions, heads without blocks and
 with [C]'s 3 (small: 1). "short" is a step as the runs here take it: 8 texts (medium: 4), padded to 80 tokens, logits at
 the 45 of completions alone, heads of 1 block (medium: 3). Beside each backward pass stands the one that computes blocks
-again (gradient checkpointing), which a client that is short of memory would run. Takes minutes; prints the table;
-writes NAME.txt and NAME.csv.
+again (gradient checkpointing), which a client that is short of memory would run. Takes minutes.
 """
 
 from collections.abc import Iterator, Sequence

@@ -11,7 +11,6 @@ were its quadratic, the second would be a share 1/(tr(H)/c + 2) of the first: 1/
 First: the commands of jobs/l_pretrain.toml, and for --weights tuned, where DeComFL of jobs/l_food.toml ends,
 python analysis/export.py results/l_food/pretrained-decomfl-1e-3-s1.h5 results/l_lm/tuned, with --own
 results/l_lm/food.jsonl --own results/l_lm/pretrained. Takes a quarter of an hour of one core.
-Prints the table; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
 """
 
 import argparse

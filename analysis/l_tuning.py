@@ -185,7 +185,7 @@ def attempts(rows: Sequence[dict[str, Any]]) -> str:
 def draw(groups: Sequence[Group]) -> Any:
     """A row per task: test accuracy, or loss, against a client's forward passes and bytes up; pretrained weights."""
     blocks = split([g for g in groups if g.entry("weights") == "pretrained" and g.runs], task)
-    budgets = {
+    budgets: dict[str, Callable[[Group], Array]] = {
         "forward passes of a client (a backward pass is two)": passes,
         "KiB up of a client": lambda group: bytes_of(group, "up") / 1024,
     }

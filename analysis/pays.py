@@ -6,7 +6,7 @@ Reads the tables that the studies of this repository wrote (DIR, by default anal
 order won nothing too. Each compares a zeroth-order method with a control that lacks just its estimates and with a
 first-order method, all at their own best steps: share = (method - control) / (first order - control), of means over
 seeds. Directions per parameter are the directions drawn in the whole run over the numbers that they perturb. Prints a
-row per method and setting; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
+row per method and setting.
 
 The curves are theory: the share of the excess loss that is gone on a quadratic without noise, for the best constant
 step. With eigenvalues h_i in d dimensions, a step x - gamma d v v'Hx along a direction v that is uniform on the sphere

@@ -30,6 +30,7 @@ from shared.lean import Place
 from shared.scaling import read
 
 from zofl_mpi.run import records
+from zofl_mpi.run.records.result import Final
 
 KEPT = command.ANALYSIS / "results"
 SETTING = "MNIST, 10 clients, 50 % of them in a round, classes shared out by Dirichlet(0.1), 3 MPI ranks"
@@ -71,10 +72,10 @@ def lean_map(data: str) -> Any:
 
 def heterogeneity() -> Any:
     """Figure 3 of [C], from c_fig3.csv: of one seed each, so that a mean is the number of its run."""
-    groups = []
+    groups, none = [], dict[str, Any]()
     for row in table("c_fig3"):
         last = {"test_accuracy": np.array([row["accuracy_mean_percent"] / 100])}
-        run = records.Run(Path(), {}, {}, last, {}, {}, (), None, {}, {}, {})
+        run = records.Run(Path(), none, none, last, none, none, (), None, Final(none, Path(), None), none, none)
         where = {key: row[key] for key in ("data", "panel", "method")}
         groups.append(Group(where, int(row["seeds_planned"]), {row["panel"]: row["value"]}, (run,)))
     return c_fig3.draw(groups)

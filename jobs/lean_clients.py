@@ -40,7 +40,7 @@ class UploadOnly(SplitMethod):
 
     def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """As CSE-FSL's, with the mean of the models that were trained."""
-        main, ended = self.train_server(state, r, clients, models := self.models(r))
+        main, ended, models = self.train_server(state, r, clients)
         return main.state(self.mean(state, models), mean_loss(each.loss for each in ended.values()))
 
     # --- by device

@@ -1,4 +1,7 @@
-"""The command line of a script: the flags that all share, its own, and its sentences on stderr."""
+"""The command line of a script: the flags that all share, its own, and its sentences on stderr.
+
+What a script prints is kept in NAME.txt, its rows in NAME.csv, its figure in NAME.pdf and NAME.png; NAME is its --out.
+"""
 
 import argparse
 import sys

@@ -67,7 +67,8 @@ def fig7(script: Any) -> Any:
 
 
 def given(fig7: Any, *words: object) -> Namespace:
-    return fig7.parser().parse_args([*map(str, words), *SMALL, "--dtype", "float64"])  # type: ignore[no-any-return]
+    parser = fig7.command.parser("c_fig7", "", own=fig7.FLAGS)
+    return parser.parse_args([*map(str, words), *SMALL, "--dtype", "float64"])  # type: ignore[no-any-return]
 
 
 def explicit(model: Any, samples: int, seed: int) -> Any:
@@ -110,7 +111,7 @@ def test_a_beginning_is_shown_once_and_another_one_too(made: Path, fig7: Any) ->
     found = [f"{m.run.path.stem} {m.rounds}" for m in kept]
     assert found == ["heron 0", "heron 2", "cse_fsl 2", "heron2 0", "heron2 2"]
     fewer = replace(models[0].setting, data=models[0].setting.data[:2])
-    assert len(fig7.without_repetitions([models[0], replace(models[0], setting=fewer)])) == 2
+    assert len(fig7.without_repetitions([models[0], models[0]._replace(setting=fewer)])) == 2
 
 
 def test_the_numbers_are_those_of_the_explicit_hessian(made: Path, fig7: Any) -> None:

@@ -185,10 +185,13 @@ def number(cell: str) -> str:
 
 
 def lines_of(figure: Figure) -> Iterator[str]:
-    """What a figure shows, panel by panel: words, and the points of lines, bands, bars and marks."""
+    """What a figure shows, panel by panel: words, scales, and the points of lines, bands, bars and marks."""
+    yield "  {:g} x {:g} inches".format(*figure.get_size_inches())
     for panel in figure.axes:
         words = (panel.get_title(loc="left"), panel.get_title(), panel.get_xlabel(), panel.get_ylabel())
         yield " | ".join(filter(None, words)).replace("\n", " / ") or "-"
+        for axis in (panel.xaxis, panel.yaxis):
+            yield "  {} {:.4g} to {:.4g}".format(axis.get_scale(), *axis.get_view_interval())
         for line in panel.get_lines():
             yield f"  {line.get_label()} {line.get_color()}: {points(line.get_xydata())}"
         for found in panel.collections:

@@ -8,7 +8,8 @@ from tests.bench.first_try import pairs
 from tests.launch import here
 from zofl_mpi import records
 
-ROUNDS = {"fedrzo_bl": 8}  # of the others 4
+FAST = ("heron", "sflv1", "sflv2", "cse_fsl", "fsl_sage", "splitlora", "fedkseed", "ho_sfl")
+ROUNDS = {"fedrzo_bl": 8, **dict.fromkeys(FAST, 2)}  # of the others 4
 
 
 @pytest.mark.parametrize(("module", "method"), list(pairs()))

@@ -242,7 +242,7 @@ def test_a_killed_rank_of_the_server_ends_the_job(mpirun: Callable[..., Complete
     """Rank 1 under mpirun; the run goes on with one rank of the server. Mutation: rank 0 waits for ever."""
     run, whole, out = [*RUN, "--rounds", 3, "--eval-every", 3], tmp_path / "whole.h5", tmp_path / "run.h5"
     assert here(FAMILY, *run, "--out", whole) == 0
-    assert mpirun(4, "-c", KILLED, *run, "--server-ranks", 2, "--out", out).returncode != 0
+    assert mpirun(3, "-c", KILLED, *run, "--server-ranks", 2, "--out", out).returncode != 0
     assert 1 <= records.load(out).length < 3
     assert here(FAMILY, "--resume", out, "--quiet") == 0
     assert differences(whole, out) == []

@@ -32,6 +32,10 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 """A reply, from where its D is counted, and D by part."""
 
 
+SPAN = 2.0
+"""The unit of DeComFL's scalars, in which a norm to clip by is counted."""
+
+
 @dataclass(frozen=True)
 class Message(GlobalModel):
     span: float
@@ -41,7 +45,7 @@ def told(family: str, attack: Any, aggregate: str = "mean", r: int = 0) -> dict[
     """{part: the D that a liar reports}."""
     reply, at, D = FAMILIES[family]
     robust = Robust(toy(noise=1.0), aggregate, 0.4, attack)
-    message = Message(X, r, 1.0)
+    message = Message(X, r, SPAN)
     lie = robust.read(min(robust.liars), message, reply)
     return {part: getattr(lie, part) - np.asarray(at[part]) for part in D}
 
@@ -53,11 +57,11 @@ def length(D: Any) -> float:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("attack", "factor"), [("sign", -1.0), ("scale", 10.0)])
 def test_signs_and_scales(family: str, attack: str, factor: float) -> None:
-    """Mutations: one part alone; the model in place of its change; 10 in place of -1."""
+    """Mutations: one part alone; the model in place of its change; 10 in place of -1; a norm in another unit."""
     D = FAMILIES[family][2]
     for part, found in told(family, attack).items():
         np.testing.assert_allclose(found, factor * D[part], rtol=1e-12, atol=1e-12)
-    C = length(D) / 4
+    C = length(D) / 4 / (SPAN if family == "scalars" else 1)
     for part, found in told(family, attack, f"clip:{C!r}").items():
         np.testing.assert_allclose(found, math.copysign(0.25, factor) * D[part], rtol=1e-9, atol=1e-12)
 

@@ -1,6 +1,7 @@
 """Torch modules as problems: a linear layer is softmax regression; any other obeys autograd and the generic loop."""
 
 import copy
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -214,6 +215,13 @@ def test_a_module_that_is_no_function_of_its_parameters_is_refused_unless_in_eva
     assert np.array_equal(ours.gradient(x, UNIT), ours.gradient(x, UNIT))
 
 
+class Uncopied(nn.Linear):
+    """Like a layer of torch's old weight_norm. Mutation: the module itself is bound, which the user holds."""
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise RuntimeError("it holds a file\nand more")
+
+
 @pytest.mark.parametrize(
     ("module", "settings", "text"),
     [
@@ -221,6 +229,7 @@ def test_a_module_that_is_no_function_of_its_parameters_is_refused_unless_in_eva
         (linear(), {"radius": (-1.0,)}, "radius -1.0: must be a number, at least 0"),
         (linear(), {"shape": (1, 5, 4)}, r"does not take inputs of shape \(1, 5, 4\): "),
         (nn.Flatten(), {}, r"output of shape \(16,\), not to 4 logits"),
+        (Uncopied(4, 4), {}, "Uncopied cannot be copied: it holds a file; use torch.nn.utils.parametrizations"),
         (nn.Conv2d(3, 4, 3), {}, r"does not take inputs of shape \(1, 4, 4\): "),
     ],
 )

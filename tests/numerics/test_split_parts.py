@@ -190,6 +190,7 @@ SAME = nn.Linear(2, C)
         ({"auxiliary": nn.Sequential(nn.Dropout(), nn.Linear(2, C))}, "draws random numbers"),
         ({"auxiliary": nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, C))}, "auxiliary part changes its inputs"),
         ({"auxiliary": nn.Sequential(nn.BatchNorm1d(2, momentum=None), nn.Linear(2, C))}, "momentum=None"),
+        ({"client": nn.Sequential(nn.Flatten(1, 2), nn.RNN(SIDE, 2))}, "client part returns a tuple, not a tensor"),
     ],
 )
 def test_parts_that_do_not_fit_or_are_no_functions_of_theta_are_refused(parts: dict[str, Any], words: str) -> None:

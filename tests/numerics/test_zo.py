@@ -11,7 +11,7 @@ from tests.numerics.first_order import Array, close
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
-from zofl_mpi.numerics.descent import descend
+from zofl_mpi.numerics.descent import descend, local_descent
 from zofl_mpi.numerics.schedules import stepsizes
 
 STREAMS = Streams(20240607)
@@ -88,6 +88,17 @@ def test_steps_on_a_quadratic_follow_their_product():
     gammas = stepsizes("harmonic", 0.7, 9)
     y = descend(start, lambda y, t: y - a, steps=9, stepsize=lambda t: gammas[t])
     np.testing.assert_allclose(y - a, np.prod(1 - gammas) * (start - a), rtol=1e-13)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.7])
+@pytest.mark.parametrize("shift", [None, np.array([0.3, -0.1, 2.0])], ids=str)
+def test_local_steps_are_pulled_to_their_start_and_shifted(mu, shift):
+    """To the minimiser of |z - a|^2/2 + mu/2 |z - start|^2 + <shift, z>. Mutations: a sign; mu around the current
+    point; no shift without mu."""
+    gammas = stepsizes("harmonic", 0.5, 9)
+    end = (a + mu * start - (0 if shift is None else shift)) / (1 + mu)
+    y = local_descent(start, lambda z, t: z - a, gammas, mu, shift)
+    np.testing.assert_allclose(y - end, np.prod(1 - (1 + mu) * gammas) * (start - end), rtol=1e-12)
 
 
 def test_the_gradient_is_told_the_step_and_the_start_is_left_alone():

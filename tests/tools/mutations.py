@@ -4,9 +4,9 @@
     python -m tests.tools.mutations --every engine/fleet.py   all of a module
 
 A mutant lives in the memory of a fork, never in a file: tests that start processes do not see it. It meets the files of
-unit and numerics tests that name its module (if none does, those whose vocabulary does), and is killed by the first
-that fails or by `--limit` seconds; a share is thus a lower bound of what the whole suite kills. Each survivor is
-printed with its line: a test that is missing, or another way to say the same.
+unit and numerics tests that name its module (if none does, those whose vocabulary does, or that name a module which
+imports it), and is killed by the first that fails or by `--limit` seconds; a share is thus a lower bound of what the
+whole suite kills. Each survivor is printed with its line: a test that is missing, or another way to say the same.
 """
 
 import argparse
@@ -115,13 +115,16 @@ def file_of(module: str) -> Path:
 
 
 def tests_of(module: str) -> list[Path]:
-    """The files of unit and numerics tests that name a module; if none does, those with a vocabulary that does."""
+    """The files of unit and numerics tests that name a module; else its vocabularies, or the modules that import it."""
     files = [path for folder in ("unit", "numerics") for path in (ROOT / "tests" / folder).glob("test_*.py")]
     if direct := [path for path in files if module in imported(path)]:
         return sorted(direct, key=lambda path: (path.stem != f"test_{module.split('.')[-1]}", path.stat().st_size))
     vocabularies = {name for path in files for name in imported(path) if file_of(name).is_relative_to(ROOT / "tests")}
     naming = {name for name in vocabularies if file_of(name).is_file() and module in imported(file_of(name))}
-    return sorted(path for path in files if naming & imported(path))
+    if not naming:  # a part of modules that have tests
+        package = [path for path in (ROOT / "zofl_mpi").rglob("*.py") if module in imported(path)]
+        naming = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in package}
+    return sorted((path for path in files if naming & imported(path)), key=lambda path: path.stat().st_size)
 
 
 def meet(module: str, mutant: Mutant | None, files: list[Path], limit: float) -> str:

@@ -27,6 +27,8 @@ def test_step_sizes_are_their_formulas(text, expected):
     assert values.dtype == np.float64
     np.testing.assert_allclose(values, expected, rtol=1e-15)
     assert [stepsize(text, 0.3, t) for t in range(5)] == values.tolist()
+    with pytest.raises(ValueError, match="read-only"):  # the next caller gets the same array
+        values[0] = 1.0
 
 
 def test_a_warm_up_and_a_linear_decay_are_their_formulas():
@@ -42,6 +44,7 @@ def test_a_warm_up_and_a_linear_decay_are_their_formulas():
     assert [warm.client(0.3, t) for t in range(4)] == [warm.server(0.3, t) for t in range(4)] == [0, 0.15, 0.3, 0.3]
     assert {Pace().client(0.3, t) for t in range(9)} == {0.3}
     assert [p.still for p in (Pace(), warm, alike)] == [True, False, False]
+    assert Pace("linear", warmup=4, decay_steps=5).client(0.4, 4) == 0.4, "the shortest decay"
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,18 @@ from zofl_mpi.run.records import Recorder, checkpoint_path, staged
 from zofl_mpi.run.records import recorder as writer
 
 
+def test_a_staged_file_is_read_as_of_its_next_commit(tmp_path: Path) -> None:
+    """By `read`, too, by which h5py knows a file. Mutations: staged bytes not read; no zeros beyond the end."""
+    file = staged.StagedFile(staged.create_exclusively(tmp_path / "a"), write=True)
+    file.write(memoryview(b"abcd"))
+    file.commit()
+    file.seek(1)
+    file.write(memoryview(b"X"))
+    file.seek(0)
+    assert file.read(6) == b"aXcd\0\0" and (tmp_path / "a").read_bytes()[:4] == b"abcd" and file.tell() == 6
+    file.close()
+
+
 @pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.ENOSPC])
 def test_a_file_system_that_reserves_nothing_is_written_and_a_full_one_is_not(
     tmp_path: Path, monkeypatch: Patch, error: int

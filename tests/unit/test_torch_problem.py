@@ -229,6 +229,10 @@ def test_arguments_of_a_constructor_are_flags_and_can_be_bound(written: Written)
         ):
             bound(**{wrong: 1})
     assert Constructor(lambda a, b, c=1: (a, b, c))({"c": 2}, (3,), 5) == ((3,), 5, 2)
+    partial = functools.partial(make, deep=(1,))  # inspect.isroutine says yes to it since Python 3.14
+    assert [Constructor(each).name for each in (make, nn.Linear, nn.Linear(1, 1), partial)] == [
+        "make", "Linear", "Linear", "partial"
+    ]  # fmt: skip
     with pytest.raises(UserError, match="needs c: give each a default, or bind it"):
         Constructor(lambda a, b, c: 0)({}, (3,), 5)
 

@@ -1,4 +1,4 @@
 """Python interface of the command line: `zofl_mpi.simulate` and related functions.
 
-A run is a function of a method, a problem, data and flags, built by the same code as on the command line (`run.build`).
+A run is a function of a method, a problem, data and flags, built by the code of the command line (`run.command.build`).
 """

@@ -26,5 +26,5 @@ class CSEFSL(SplitMethod):
 
     def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """Algorithm 1 of the paper."""
-        main, ended = self.train_server(state, r, clients, models := self.models(r))
+        main, ended, models = self.train_server(state, r, clients)
         return main.state(self.mean(state, models), mean_loss(each.loss for each in ended.values()))

@@ -31,10 +31,9 @@ class Ditto(FirstOrder):
 
     def train(self, client: Client, message: GlobalModel) -> LocalModel:
         """Takes FedAvg's local steps from x and as many on v_i: lines 5 and 6."""
-        x, r, i = message.x, message.r, client.i
+        x, r = message.x, message.r
         client.memory["v"] = self.personal_steps(x, client.memory.get("v", x), client, r)
-        batches, gammas = self.local.batches(client, r), self.local.steps.sizes(i, r)
-        return LocalModel(descended(self.problem, client.data, x, batches, gammas))
+        return LocalModel(self.local.descend(client, x, r))
 
     def personal_steps(self, x: Array, v: Array, client: Client, r: int) -> Array:
         """(n,) v_i after v <- v - gamma~_t (g_i(v) + lam_p (v - x)); UserError if it is not finite."""

@@ -10,7 +10,7 @@ from typing import final
 
 from zofl_mpi import Client, Clients, at_least, flag_group, injected
 from zofl_mpi.numerics.optimisers import ServerRule
-from zofl_mpi.rounds.base import RoundCost, descended
+from zofl_mpi.rounds.base import RoundCost
 from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGDState
 from zofl_mpi.rounds.report import GlobalModel
 
@@ -31,9 +31,7 @@ class FedAvg(FirstOrder):
 
     def train(self, client: Client, message: GlobalModel) -> LocalModel:
         """y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x, t = 0, ..., H_{i,r} - 1, g_i on mini-batch t."""
-        x, r = message.x, message.r
-        batches, gammas = self.local.batches(client, r), self.local.steps.sizes(client.i, r)
-        return LocalModel(descended(self.problem, client.data, x, batches, gammas, mu=self.mu))
+        return LocalModel(self.local.descend(client, message.x, message.r, mu=self.mu))
 
     @property
     def round_cost(self) -> RoundCost:

@@ -3,7 +3,7 @@
 [C] Kou, Chen, Yang, Shen, "Lean Clients, Full Accuracy: Hybrid Zeroth- and First-Order Split Federated Learning".
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, final
 
@@ -39,9 +39,9 @@ class HERON(EstimatingMethod):
 
     def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """Steps 1 to 4: clients train and upload, the main server trains on the uploads, models are averaged."""
-        main, ended = self.train_server(state, r, clients, models := self.models(r))  # (6) along (2), (7)
+        main, ended, models = self.train_server(state, r, clients)  # (6) along (2), (7)
         mean, replayed = self.average(state, r, ended, models)  # (8)
-        return replace(main.state(mean, mean_loss(each.loss for each in ended.values())), replayed=replayed)
+        return main.state(mean, mean_loss(each.loss for each in ended.values()), replayed)
 
     @cached_property
     def rules(self) -> tuple[GradientRule, ...]:

@@ -5,7 +5,7 @@ Aggregation", arXiv:2603.14773. Its code is not public.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 from zofl_mpi import Clients
@@ -47,6 +47,6 @@ class HOSFL(EstimatingMethod, LockstepMethod):
         """Mini-batches go up and lambdas down, one by one; then the clients' parts are averaged."""
         main = self.server(state, r, clients.sharing)
         servers = dict.fromkeys(self.training.participants(r), main)
-        ended = self.exchange(state, r, clients, servers, models := self.models(r))
+        ended, models = self.exchange(state, r, clients, servers)
         mean, replayed = self.average(state, r, ended, models)
-        return replace(main.state(mean, math.nan), replayed=replayed)
+        return main.state(mean, math.nan, replayed)

@@ -12,7 +12,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, change, column, demand, flag_group
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds import local_sgd
-from zofl_mpi.rounds.base import RoundCost, descended
+from zofl_mpi.rounds.base import RoundCost
 from zofl_mpi.rounds.local_sgd import FirstOrder
 
 
@@ -82,12 +82,11 @@ class Scaffold(FirstOrder):
         """Take the local steps and update c_i: Algorithm 1, lines 7 to 13."""
         x, c, r = message.x, message.c, message.r
         c_i = client.memory.get("c_i", np.zeros_like(c))
-        batches, gammas = self.local.batches(client, r), self.local.steps.sizes(client.i, r)
-        y = descended(self.problem, client.data, x, batches, gammas, shift=c - c_i)
+        y = self.local.descend(client, x, r, shift=c - c_i)
         if self.option == "I":
             new = self.problem.gradient(x, client.data)
         else:
-            new = (c_i - c + (x - y) / gammas.sum()).astype(c.dtype)
+            new = (c_i - c + (x - y) / self.local.steps.sizes(client.i, r).sum()).astype(c.dtype)
         client.memory["c_i"] = new
         return ControlUpdate(y - x, new - c_i)
 

@@ -24,7 +24,7 @@ class SFLV2(LockstepMethod):
     def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """Algorithm 2 of the paper, with one server part (its section on SFLV2)."""
         main = self.server(state, r, clients.sharing)
-        self.exchange(state, r, clients, dict.fromkeys(self.training.participants(r), main), models := self.models(r))
+        _, models = self.exchange(state, r, clients, dict.fromkeys(self.training.participants(r), main))
         return main.state(self.mean(state, models), math.nan)
 
 
@@ -46,7 +46,7 @@ class SFLV1(LockstepMethod):
             moments = {"keep": own, "reset": {}, "average": state.optimiser}[training.state]
             before = training.uploads_before(r, i)
             replicas[i] = Server(training, self.server_pass, state.theta_s, state.buffers_s, moments, before)
-        self.exchange(state, r, clients, replicas, models := self.models(r))
+        _, models = self.exchange(state, r, clients, replicas)
         mean, main = self.mean(state, models), Server.mean_of(replicas, training.client_weights())
         main.moments = {**state.optimiser, **main.moments}  # clients that rest keep theirs
         return main.state(mean, math.nan)

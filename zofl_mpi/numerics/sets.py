@@ -8,9 +8,8 @@ Several numbers are separated by commas: box:0,0:1,inf.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -51,23 +50,20 @@ class Box:
 
 @final
 @dataclass(frozen=True)
-class Rounded:
-    """A set whose projection leaves points unchanged that lie in it up to rounding.
+class Ball:
+    """Ball |x - centre| <= radius; a point that lies in it up to rounding stays unchanged."""
 
-    Attributes:
-        nearest: projection of float64 rows (k, n), see `projections`.
-    """
-
-    nearest: Callable[[Array], Array]
+    centre: Array  # (n,), or () for equal entries
+    radius: float
 
     @no_numpy_warnings
     def project(self, x: Array) -> Array:
-        z = self.nearest(x[None].astype(np.float64, copy=False))[0]
+        z = projections.ball(x[None].astype(np.float64, copy=False), self.centre, self.radius)[0]
         moved, size = np.linalg.norm(x - z), np.linalg.norm(z)
         return x if moved <= 8 * np.finfo(x.dtype).eps * size else z.astype(x.dtype, copy=False)
 
 
-ConvexSet = All | Box | Rounded
+ConvexSet = All | Box | Ball
 """A nonempty set. `project(x)` is the nearest point to x (n,), in its dtype; points of the set stay bit-identical."""
 
 
@@ -87,7 +83,7 @@ def parse(text: str, n: int) -> ConvexSet:
     _demand(radius >= 0, text, "a ball with RADIUS >= 0: this one is empty")
     centre = np.asarray(_numbers(text, "CENTRE", words[1], (1, n)) if words[1:] else 0.0)
     _demand(np.isfinite(centre).all(), text, "a ball with a finite CENTRE")
-    return All() if radius == math.inf else Rounded(partial(projections.ball, centre=centre, radius=radius))
+    return All() if radius == math.inf else Ball(centre, radius)
 
 
 def _numbers(text: str, what: str, word: str, counts: tuple[int, ...]) -> float | Array:

@@ -33,7 +33,9 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class Products(_Mode):  # type: ignore[no-untyped-call]
     """Counts FLOPs of products and convolutions like torch's FlopCounterMode; causal attention counts all T x T."""
 
-    flops = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

@@ -1,7 +1,6 @@
 """A torch loss with weights and metrics: means over mini-batches, sums in float64, losses of single samples."""
 
 import copy
-import inspect
 import math
 import re
 import warnings
@@ -269,8 +268,7 @@ def called(function: Any) -> str:
     """Name of a callable, equal on all ranks."""
     if isinstance(function, nn.Module):
         return repr(function).removesuffix("()")
-    named = inspect.isclass(function) or inspect.isroutine(function)
-    return str((function if named else type(function)).__qualname__)
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

@@ -12,21 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
-
-
-def tint(x: Tensor) -> Tensor:
-    """Divides the channels by 1, 2 and 4."""
-    return x * torch.tensor([1.0, 0.5, 0.25], dtype=x.dtype, device=x.device)[: x.shape[1], None, None]
-
 
 SENSORS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "clean": lambda x: x,
     "invert": lambda x: 1 - x,
     "gain": lambda x: (3 * x).clamp(max=1),
-    "tint": tint,
+    "tint": lambda x: x * x.new_tensor([1.0, 0.5, 0.25])[: x.shape[1], None, None],
     "contrast": lambda x: 0.5 + (x - 0.5) / 4,
     "blur": lambda x: avg_pool2d(x, 5, stride=1, padding=2, count_include_pad=False),
 }

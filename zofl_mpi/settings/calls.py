@@ -36,8 +36,7 @@ class Constructor:
     @property
     def name(self) -> str:
         """A name for messages."""
-        named = inspect.isclass(self.make) or inspect.isroutine(self.make)
-        return str((self.make if named else type(self.make)).__name__)
+        return str(getattr(self.make, "__name__", type(self.make).__name__))
 
     def bind(self, values: Mapping[str, Any]) -> Constructor:
         """A copy with these arguments bound; UserError for an unknown argument."""

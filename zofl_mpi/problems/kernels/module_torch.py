@@ -211,9 +211,8 @@ class _Rows:
         self._classes = torch.arange(function.classes, device=self.device)
         self._parts, self._width = list[Part](), 0
         places = function.flat.places()
-        trained = [(name, p) for name, p in function.module.named_parameters() if p.requires_grad]
-        for name, p in trained:  # each at the start of a cache line: equal in all rows
-            flat, shape = places[id(p)]
+        trained = {name: places[id(own)] for name, own in function.module.named_parameters() if own.requires_grad}
+        for name, (flat, shape) in trained.items():  # each at the start of a cache line: equal in all rows
             count = flat.stop - flat.start
             self._parts.append(Part(name, shape, flat, slice(self._width, self._width + count)))
             self._width += self._padded(count)

@@ -109,16 +109,14 @@ class SplitMethod(OnProblem[Split]):
             return None
         return Reduction(self.training.participants(r), self.training.client_weights())
 
-    def train_server(
-        self, state: SplitState, r: int, clients: Clients, models: Reduction | None
-    ) -> tuple[Server, Trainings]:
-        """The server's part after a step on each upload of `train`, and the clients' replies; adds up their models."""
+    def train_server(self, state: SplitState, r: int, clients: Clients) -> tuple[Server, Trainings, Reduction | None]:
+        """The server's part after a step on each upload of `train`, the clients' replies, and their `models`."""
         main, message = self.server(state, r, clients.sharing), self.begin_round(state, r, head=True)
-        ended = Trainings()
+        ended, models = Trainings(), self.models(r)
         for group in self.training.groups(r):
             items = main.train(clients.ask(self.train, message, to=group, into=models))
             ended.update((i, item) for i, item in items if not isinstance(item, Smashed))
-        return main, ended
+        return main, ended, models
 
     def mean(self, state: SplitState, models: Reduction | None) -> Update:
         """The mean of the participants' models, with the server's head if clients send none."""
@@ -281,14 +279,11 @@ class SplitMethod(OnProblem[Split]):
         return Directions(drawn, numbers) if drawn and numbers else None
 
     def costs(self) -> Lines:
-        return self.costs_of(self.rule)
+        return costs_of(self.training, self.loss, self.rule) | self.held_lines()
 
-    def costs_of(self, rule: GradientRule) -> Lines:
-        """Measured costs of a client's step by one of the `rules`."""
-        return costs_of(self.training, self.loss, rule) | self.held_lines(rule)
-
-    def held_lines(self, rule: GradientRule) -> Lines:
+    def held_lines(self) -> Lines:
         """Memory of a step with and without --client-memory; warns if it takes more than it saves."""
+        rule = self.rule
         if not isinstance(rule, Backprop) or rule.saving == PLAIN:
             return {}
         held, plain = self.held_bytes(rule), self.held_bytes(replace(rule, saving=PLAIN))
@@ -355,17 +350,17 @@ class LockstepMethod(SplitMethod):
         return loss, backprop(self.training, loss)
 
     def exchange(
-        self, state: SplitState, r: int, clients: Clients, servers: Mapping[int, Server], models: Reduction | None
-    ) -> Trainings:
-        """Exchange all mini-batches with {i: client i's server part}; the clients' replies; adds up their models."""
-        ended = Trainings()
+        self, state: SplitState, r: int, clients: Clients, servers: Mapping[int, Server]
+    ) -> tuple[Trainings, Reduction | None]:
+        """Exchange all mini-batches with {i: client i's server part}; the clients' replies, and their `models`."""
+        ended, models = Trainings(), self.models(r)
         for group in self.training.groups(r):
             items = clients.ask(self.begin, self.begin_round(state, r), to=group)
             while asked := list(self._stepped(servers, items, ended)):
                 for i in asked:
                     servers[i].move()
                 items = clients.ask_each(self.proceed, {i: Cut(servers[i].slopes.pop(i)) for i in asked}, into=models)
-        return ended
+        return ended, models
 
     def _stepped(self, servers: Mapping[int, Server], items: Replies, ended: Trainings) -> Iterator[int]:
         """Take the servers' steps on the uploads among items; yield the clients."""

@@ -121,12 +121,12 @@ class Server:
         self.steps += 1
         self.losses = self.losses + loss
 
-    def state(self, average: Update, local_loss: float) -> SplitState:
+    def state(self, average: Update, local_loss: float, replayed: dict[str, Any] | None = None) -> SplitState:
         """The state after the round; `average`, the clients' mean model, has all of theta_l."""
         self.staging.rest()
         loss = float(self.losses) / self.steps if self.steps else math.nan
         own = self.theta, self.buffers, self.moments, self.steps, loss, local_loss, self.label_bytes
-        return SplitState(average.theta, average.buffers, *own, average.moments)
+        return SplitState(average.theta, average.buffers, *own, average.moments, replayed or {})
 
 
 def passes_at(training: Training, part: ServerPart) -> UploadPass:

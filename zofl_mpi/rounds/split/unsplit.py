@@ -278,11 +278,11 @@ class UnsplitMethod(SplitMethod):
         told = kept if self.kept_steps else "drawn again for each pass and step: there is no room to keep them"
         return super().plan(rounds) | {"directions of a step": told}
 
-    def costs_of(self, rule: GradientRule) -> Lines:
+    def costs(self) -> Lines:
         (client, _, server), batch = macs(self.problem), self.training.batch
         return {
             SAMPLE_MACS: round(client + server),
-            STEP_MACS: round(work_of(self.loss, rule)[0] * batch),
-            STEP_BYTES: peak_bytes(self.loss, rule, batch),
-            **self.held_lines(rule),
+            STEP_MACS: round(work_of(self.loss, self.rule)[0] * batch),
+            STEP_BYTES: peak_bytes(self.loss, self.rule, batch),
+            **self.held_lines(),
         }

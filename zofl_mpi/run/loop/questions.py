@@ -76,16 +76,14 @@ def round_robin(
 def _items(step: Step, client: Client, message: Any) -> Iterator[tuple[bool, Any]]:
     """Yield a step's items as (last, item): its uploads, then its reply."""
     result = step(client, message)
-    if not inspect.isgenerator(result):
-        yield True, result
-        return
-    while True:
+    while inspect.isgenerator(result):
         try:
             upload = next(result)
         except StopIteration as stop:
-            yield True, stop.value
-            return
+            result = stop.value
+            break
         yield False, upload
+    yield True, result
 
 
 @final

@@ -71,11 +71,6 @@ class Session:
             self.recorder.close("interrupted")
         self.job.watch.ends()
 
-    @property
-    def remedy(self) -> str:
-        """Advice for continuing a failed run; "" if impossible."""
-        return f"; {self.job.watch.remedy()}" if self.job.watch.has_checkpoint else ""
-
     def closing(self) -> str:
         """The closing lines."""
         watch, rounds, stopped = self.job.watch, self.rounds, ""
@@ -96,7 +91,8 @@ def lead(job: Job) -> int:
                 track.on_round(session, row)
     except UserError as exc:
         session.break_off(exc)
-        job.world.abort(f"{exc.trace if isinstance(exc, RunFailed) else ''}zofl_mpi: {exc}{session.remedy}")
+        remedy = f"; {job.watch.remedy()}" if job.watch.has_checkpoint else ""
+        job.world.abort(f"{exc.trace if isinstance(exc, RunFailed) else ''}zofl_mpi: {exc}{remedy}")
         return 1
     finally:
         if track is not None:

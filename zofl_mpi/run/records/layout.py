@@ -27,6 +27,8 @@ ATTRIBUTES = 1000
 """Most attributes of an object, and most kilobytes of one."""
 NUMBERS, TEXT = "biuf", "S"
 """NumPy type kinds allowed. Variable-length strings are not: one wrong bit in their heap hangs HDF5."""
+NUMERIC = (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.ENUM)
+"""HDF5 type classes of `NUMBERS`; truth values are an ENUM."""
 RESULT = {
     "rounds/*": (np.float64, 1),
     **{f"clients/{name}": (np.int64, 3) for name in CLIENTS},
@@ -144,25 +146,26 @@ def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
 
     Refuses an object with two names: a group that contains itself would be read for ever.
     """
-    seen, groups = {h5py.h5o.get_info(file.id).addr}, [("", file)]
-    while groups:
-        prefix, group = groups.pop()
-        if len(seen) + len(group) > OBJECTS:  # no flush in progress explains this: do not retry
-            fault = f"{prefix or 'its root'} brings it to more than {OBJECTS:,} groups and data sets"
-            raise UserError(f"{path}: {fault}, as no file of zofl_mpi has; nothing is read")
-        for name in group:
-            full = prefix + name
-            if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-                fault = f"{full} is a link to another place, which no file of zofl_mpi has"
-                raise UserError(f"{path}: {fault}; nothing is read")
-            item = group[name]
-            _demand(isinstance(item, h5py.Group | h5py.Dataset), path, full, "is neither a group nor a data set")
-            place = h5py.h5o.get_info(item.id).addr
-            _demand(place not in seen, path, full, "has a second name")
-            seen.add(place)
-            if isinstance(item, h5py.Group):
-                groups.append((full + "/", item))
-            yield full, item
+    links: list[tuple[str, int]] = []
+
+    def note(name: bytes, link: Any) -> bool | None:
+        links.append((name.decode(), link.type))  # h5py has one `link` for all
+        return len(links) >= OBJECTS or None  # True ends the visit
+
+    if file.id.links.visit(note, info=True):  # no flush in progress explains this: do not retry
+        raise UserError(f"{path}: it has more than {OBJECTS:,} groups and data sets, as no file of zofl_mpi has")
+    seen = {h5py.h5o.get_info(file.id).addr}
+    for name, kind in links:
+        if kind != h5py.h5l.TYPE_HARD:
+            fault = f"{name} is a link to another place, which no file of zofl_mpi has"
+            raise UserError(f"{path}: {fault}; nothing is read")
+        found = h5py.h5o.open(file.id, name.encode())  # much faster than file[name]
+        known = isinstance(found, h5py.h5g.GroupID | h5py.h5d.DatasetID)
+        _demand(known, path, name, "is neither a group nor a data set")
+        place = h5py.h5o.get_info(found).addr
+        _demand(place not in seen, path, name, "has a second name")
+        seen.add(place)
+        yield name, h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else h5py.Dataset(found)
 
 
 def _absent(data: Any, path: object, name: str) -> int:
@@ -187,8 +190,9 @@ def _check_attributes(item: Any, path: object, name: str) -> None:
     _demand(number <= ATTRIBUTES, path, name, f"has {number} attributes")
     for k in range(number):
         entry = h5py.h5a.open(item.id, index=k)
-        known = entry.dtype.kind in NUMBERS + TEXT
-        size = math.prod(entry.shape) * entry.dtype.itemsize
+        kind = entry.get_type()  # its dtype takes longer
+        known = kind.get_class() in NUMERIC or (isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str())
+        size = math.prod(entry.shape) * kind.get_size()
         _demand(known and size <= 1024 * ATTRIBUTES, path, name, "has an attribute of another type")
 
 
