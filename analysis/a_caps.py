@@ -149,7 +149,8 @@ def implicit(panel: Any, found: dict[float, list[Array]], first: Array) -> None:
         at = float(end.mean())
         height = CAPS.implicit(np.full(CAPS.n, at)) / CAPS.n
         panel.plot([at], [height], label=f"end of {name}", **{**figures.smooth(k), "marker": marker, "linestyle": ""})
-    panel.set(xlabel="$x$ (each entry)", ylabel="$F$", title="implicit function; lines: its kinks")
+    name = f"$F / {CAPS.n}$, all entries of $x$ equal"
+    panel.set(xlabel="$x$ (each entry)", ylabel=name, title="implicit function; lines: its kinks")
     panel.legend(frameon=False, loc="upper center")
 
 

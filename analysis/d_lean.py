@@ -81,6 +81,7 @@ FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """What small devices do in a cell of the map: its colour, and the ways."""
 OTHER = "another way"
+SIGNIFICANT = 2.27  # deviations of a lead over which its 95 % t interval is above 0: two means of three seeds
 FLAGS = {"h": "h", "beta": "participating fraction", "mu": "mu"}
 NOTE = (
     "Test accuracy after the last round, mean ± sd over seeds; apart: small devices alone hold the classes 7 to 9, "
@@ -306,7 +307,7 @@ def draw_map(cells: Sequence[Cell], data: str) -> Any:
     shown = {family_of(cell.best) for cell in own}
     handles = [Patch(facecolor=colour, label=name) for name, (colour, _) in FAMILIES.items() if name in shown]
     title = f"{wording.spelled(data)}: the most accurate at half of CSE-FSL's time, by what fits into a small device\n"
-    title += "number: its lead over the next one, in standard deviations; bold: two or more"
+    title += "number: its lead over the next one, in standard deviations; bold: 95 % t interval above 0"
     figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, title=title, title_fontsize=8)
     return figure
 
@@ -322,7 +323,7 @@ def _square(panel: Any, x: int, y: int, cell: Cell) -> None:
     panel.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="white"))
     lead = f"{cell.deviations:.1f}" if cell.deviations < 99 else ">99"
     method = cell.best.partition(",")[0].replace("last stage exact", "exact")
-    weight = "bold" if cell.deviations >= 2 else "normal"
+    weight = "bold" if cell.deviations > SIGNIFICANT else "normal"
     panel.text(x + 0.5, y + 0.5, f"{method}\n{lead}", ha="center", va="center", size=6, weight=weight, linespacing=1)
 
 

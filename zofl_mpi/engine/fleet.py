@@ -39,10 +39,10 @@ class DeviceClass:
     up: float = math.inf
     latency: float = 0.0  # seconds of a message
     joules_mac: float = 0.0  # of a multiply-accumulate
-    joules_byte: float = 0.0  # of one multiply-accumulate
+    joules_byte: float = 0.0  # of a byte sent or received
     available: float = 1.0  # probability that a client can be asked in a round
-    share: float = 0.0  # probability that the client is available in a round
-    clients: tuple[int, ...] = ()  # number of clients with this device
+    share: float = 0.0  # probability that a client has this device
+    clients: tuple[int, ...] = ()  # clients with this device
     labels: tuple[int, ...] = ()  # for clients whose most frequent label is one of these
 
 

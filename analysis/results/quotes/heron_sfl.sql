@@ -23,25 +23,17 @@ select min(case when not frozen then mean end), max(case when not frozen then me
 select max(gain - half(gain_sd, seeds)) <= 0 from narrow where not frozen;
 -- in all # cells
 select count(*) from c_fig3 where method = 'heron' and not (panel = 'beta' and value = 1);
--- ends at #, #, #, # %; with
+-- ends at #, #, #, # %. With
 select accuracy_mean_percent from c_fig3 where method = 'heron' and panel = 'm' and value in (10, 20, 50, 100) order by value;
 -- is # ± # before training, # ± # after HERON's 60 rounds, # ± # after CSE-FSL's
 select nth(model, 'before training, seed 1 | HERON, 60 rounds | CSE-FSL, 60 rounds') as k,
     effective_rank, effective_rank_error from c_fig7;
--- step holds # MiB, CSE-FSL's #, SplitFed's #
+-- step holds # MiB, CSE-FSL's #, SFLV2's #
 select nth(method, 'heron | cse_fsl | sflv2') as k, client_peak_bytes / 1048576 from c_table2;
--- #, #, # G multiply-accumulates
+-- It takes #, # and # G multiply-accumulates.
 select nth(method, 'heron | cse_fsl | sflv2') as k, client_macs_a_step / 1e9 from c_table2;
--- formula: # GiB (#), # or with heads # (#), # (#); CSE-FSL # (#) and SFLV1 # (#) are
-select nth(c1, 'SFLV2 | HERON | FSL-SAGE | CSE-FSL | SFLV1') as k, case when c1 in ('SFLV2', 'HERON', 'SFLV1') then c4 end as ours,
-    case when c1 in ('HERON', 'FSL-SAGE', 'CSE-FSL') then c5 end as with_heads, c3
-from c_table2_txt where cells = 9;
--- # and # G (#, #)
-select group_concat(c9, ' '), group_concat(c8, ' ')
-from (select * from c_table2_txt where cells = 9 and c1 in ('HERON', 'CSE-FSL') order by c1 desc);
--- client # MiB of # (#; printed # of #, #)
-select h.c7, s.c7, h.c7 / s.c7, h.c6, s.c6, h.c6 / s.c6 from c_table2_txt h join c_table2_txt s using (cells)
-where cells = 9 and h.c1 = 'HERON' and s.c1 = 'SFLV2';
+-- | until 80 % | GiB | with heads |
+select c1, c4, c3, c5, c7, c6, c9, c8 from c_table2_txt where cells = 9 and c1 in ('SFLV1', 'SFLV2', 'CSE-FSL', 'FSL-SAGE', 'HERON');
 create view stages as
 select *, setting like 'CIFAR-10%' as cifar, accuracy_mean_percent as mean, accuracy_sd_percent as sd, client_peak_bytes / 1048576 as mib,
     client_macs / 1e9 as work, share_mean_percent as share, share_sd_percent as share_sd from c_pays;
@@ -50,9 +42,9 @@ select m.*, p.ahead_mean, p.ahead_sd, p.ahead_by_seed, o.cosine as other_cosine,
 from c_pays_pairs p join stages m using (setting, method) join stages o on o.setting = p.setting and o.method = p.beside;
 -- | | CIFAR-10 | share | MiB |
 with n(method, name) as (values ('heron-frozen', 'frozen client'), ('heron', 'HERON'), ('heron-head', 'HERON, exact head'),
-    ('heron-head-8', 'the same, eight directions'), ('ho_sfl', 'HO-SFL'),
+    ('heron-head-8', 'HERON, exact head, eight directions'), ('ho_sfl', 'HO-SFL'),
     ('heron-n2', 'last stage exact, the others frozen'),
-    ('heron-n2-zo', 'the same, the others estimated'), ('heron-n4', 'last two stages exact'), ('cse_fsl', 'CSE-FSL, all stages'),
+    ('heron-n2-zo', 'last stage exact, the others estimated'), ('heron-n4', 'last two stages exact'), ('cse_fsl', 'CSE-FSL, all stages'),
     ('sflv2', 'SFLV2'))
 select name, mean, sd, share, case when method not in ('heron-frozen', 'sflv2') then share_sd end as share_sd,
     case when method <> 'heron-frozen' then mib end as mib
@@ -62,11 +54,11 @@ select share, share_sd from stages where cifar and method = 'heron';
 -- HERON (# of # G, # of #)
 select n.work, h.work from stages n join stages h using (cifar)
 where n.method = 'heron-n2' and h.method = 'heron' order by cifar desc;
--- stage are # (# to #) points above none on CIFAR-10 and # (# to #) on Fashion-MNIST:
+-- stage are # (# to #) points above none on CIFAR-10 and # (# to #) on Fashion-MNIST, both
 select ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from pairs where method = 'heron-n2-zo' order by cifar desc;
--- gradient is # ± #. Derivatives along
+-- gradient is # ± #. - **The
 select cosine, cosine_sd from stages where cifar and method = 'heron-head';
--- direction are # (# to #) points ahead
+-- direction (mu to 0) are # (# to #) points ahead
 with q(c0, c1, c2, c3, c4) as (
 select cosine, cosine_sd, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from pairs where cifar and method = 'heron-head-jvp')
 select c2, c3, c4 from q;
@@ -74,13 +66,13 @@ select c2, c3, c4 from q;
 with q(c0, c1, c2, c3, c4, c5) as (
 select cosine, cosine_sd, cosine_rule, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from pairs where cifar and method = 'heron-head-8')
 select c3, c4, c5 from q;
--- one, for # G multiply-accumulates beside CSE-FSL's #. - **The
+-- one, for # G multiply-accumulates beside CSE-FSL's #. One
 with q(c0, c1, c2, c3) as (
 select p.passes, p.other_passes, p.work, c.work from pairs p join stages c using (cifar)
 where cifar and p.method = 'heron-head-8' and c.method = 'cse_fsl')
 select c2, c3 from q;
 create view uplink as select * from c_pays_uplink where setting like 'CIFAR-10%';
--- smashed samples are # KiB a client and round on CIFAR-10, a dense model # KiB.
+-- smashed samples are # KiB a client and round on CIFAR-10, a client's part and head # KiB.
 select smashed_bytes / 1024.0, bytes / 1024.0 from uplink where method = 'cse_fsl' and uplink = 'dense';
 -- | | MNIST, k = 4 | Fashion-MNIST, k = 2 | k = 4 | k = 16 |
 with n(method, name) as (values ('heron-frozen', 'frozen client'), ('heron', 'HERON, one direction'),
@@ -94,14 +86,14 @@ select name, mean, sd from (
     from c_narrow where best and method = 'heron-head-8') order by place;
 create view cuts as select *, nth(setting, 'MNIST, cut of 4 features | Fashion-MNIST, cut of 4 features'
     || ' | Fashion-MNIST, cut of 2 features | Fashion-MNIST, cut of 16 features') as k from pays where study = 'c_narrow';
--- the frozen client by # (# to #) points with 4 features on MNIST, # (# to #) on Fashion-MNIST, # (# to #) with 2 features and # (# to #) with 16
+-- the frozen client by # (# to #) points on MNIST and # (# to #) on Fashion-MNIST. There they are by # (# to #) with 2 features and # (# to #) with 16
 select k, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from cuts where method = 'HERON, exact head, 8 directions';
 -- They close #, #, # and # % of the gap
 select k, share_percent from cuts where method = 'HERON, exact head, 8 directions';
--- features has # %, HERON with 4 features and eight directions #. The first sends # MiB in
+-- features has # %, HERON with 4 features and eight directions #. The first sends # MiB of smashed
 select w.accuracy_mean_percent, h.accuracy_mean_percent, 64 * 16 * 4 * 3000 / 1048576.0 from c_narrow w, c_narrow h
 where w.best and h.best and w.cell = 'fashion-k16' and w.method = 'heron-frozen' and h.cell = 'fashion-k4' and h.method = 'heron-head-8';
--- second #, and
+-- second # with its models
 select bytes / 1048576 from c_narrow where best and cell = 'fashion-k4' and method = 'heron-head-8';
 create view more as select *, nth(cell, 'mnist-k4 | fashion-k4 | fashion-k4-momentum | fashion-k8 | cifar-k4 | cifar-k16') as place
 from c_narrow_more where best;
@@ -111,7 +103,7 @@ create view wider as select *, nth(setting, 'CIFAR-10, cut of 4 features | CIFAR
 with q(c0, c1, c2, c3, c4) as (
 select directions_per_parameter, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3), share_percent from wider where k = 1 and method like 'HERON%')
 select c1, c2, c3, c4 from q;
--- features by # (# to #). Four times
+-- features its lead of # (# to #) is not significant
 with q(k, c1, c2, c3, c4, c5) as (
 select 1 as k, share_percent, null, null, null, null from wider where k = 1 and method like 'HO-SFL%' union all
 select 2, directions_per_parameter, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3), share_percent from wider where k = 2 and method like 'HERON%' union all
@@ -124,8 +116,8 @@ select nth(cell, 'group | batch') as k, accuracy_mean_percent, accuracy_sd_perce
 -- | | GroupNorm | BatchNorm |
 with n(method, name) as (values ('heron-none', 'no adaptation'), ('heron-statistics', 'statistics taken anew, nothing trains'),
     ('heron-1', 'HERON, one direction'), ('heron-8', 'HERON, eight directions'), ('heron-32', 'HERON, 32 directions'),
-    ('heron-norm-8', 'the same, the 160 numbers of all normalisations'), ('ho_sfl-8', 'HO-SFL, eight directions'),
-    ('heron-last', 'last stage exact, the others frozen'), ('sflv2-all', 'SFLV2, all three stages'), ('cse_fsl', 'CSE-FSL, along the head''s loss'), ('sflv2', 'SFLV2, along the server''s'))
+    ('heron-norm-8', 'HERON, eight directions, of the 160 numbers of all normalisations alone'), ('ho_sfl-8', 'HO-SFL, eight directions'),
+    ('heron-last', 'last stage exact, the others frozen'), ('sflv2-all', 'SFLV2, all three stages'), ('cse_fsl', 'CSE-FSL, along the head''s loss'), ('sflv2', 'SFLV2, along the server''s loss'))
 select name, accuracy_mean_percent, accuracy_sd_percent from n join fleet using (method) order by grouped desc;
 create view sensed as select *, nth(method, 'HERON, frozen head, 8 directions | HERON, frozen head | HERON, frozen head, 32 directions') as k
 from pays where study = 'c_fleet' and setting like '%that differ';
@@ -133,11 +125,11 @@ from pays where study = 'c_fleet' and setting like '%that differ';
 with q(k, c1, c2, c3, c4) as (
 select k, directions_per_parameter, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from sensed where k < 3)
 select k, c1, c2, c3, c4 from q where k in (1);
--- directions by # (# to #); they close
+-- directions by # (# to #). They close
 with q(c0, c1, c2, c3) as (
 select directions_per_parameter, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from sensed where k = 3)
 select c1, c2, c3 from q;
--- close #, # and # % of the gap to SFLV2
+-- close #, # and # % of that gap
 select k, share_percent from sensed;
 create view trains as select * from c_fleet where best and cell = 'group-trains';
 -- (GroupNorm): # ± # %
@@ -145,7 +137,7 @@ select accuracy_mean_percent, accuracy_sd_percent from trains where method = 'he
 -- HERON's eight directions win # points (# to #), # ± # %.
 select p.ahead_mean, p.ahead_mean - half(p.ahead_sd, 3), p.ahead_mean + half(p.ahead_sd, 3), h.accuracy_mean_percent, h.accuracy_sd_percent
 from pays p, trains h where p.setting like '%server trains' and h.method = 'heron-8';
--- win more than half of what first order wins
+-- win more than half of what SFLV2 wins on the same stage
 select share_percent > 50 from sensed where k = 1;
 -- turn # % into #. On
 select nth(method, 'heron-none | heron-statistics') as k, accuracy_mean_percent from fleet where not grouped;
@@ -165,6 +157,16 @@ select printf('%,d', d.round), d.printed_least_percent, d.printed_largest_percen
     f.printed_least_percent, f.printed_largest_percent, f.least_percent, f.largest_percent
 from (select * from published where method = 'decomfl') d left join (select * from published where method = 'fedavg') f using (round)
 where d.round <= 200;
+-- With 2 features their mean is above CSE-FSL's.
+select h.accuracy_mean_percent > c.accuracy_mean_percent from c_narrow h join c_narrow c using (cell)
+where h.best and c.best and cell = 'fashion-k2' and h.method = 'heron-head-8' and c.method = 'cse_fsl';
+-- SFLV2's lead over HERON is not significant either
+select max(abs(heron_less_it_mean) < half(heron_less_it_sd, seeds)) from c_fig2 where setting = 'iid' and method = 'sflv2';
+-- to 80 % FedAvg takes # KiB down, DeComFL #; only
+select nth(method, 'fedavg | decomfl') as k, (bytes_both_to_80 - bytes_up_to_80) / 1024 from c_bytes where best;
+-- only FedAvg with one step or the top 2 % takes more
+select (f.bytes_both_to_80 - f.bytes_up_to_80 > d.bytes_both_to_80 - d.bytes_up_to_80) = (f.method in ('fedavg-1', 'fedavg-topk', 'fedavg-1-topk'))
+from c_bytes f, c_bytes d where f.best and d.best and d.method = 'decomfl' and f.method like 'fedavg%';
 -- FedAvg is # points below the printed range
 select round(printed_least_percent - largest_percent, 1) from published where method = 'fedavg' and round = 100;
 create view light as select * from c_bytes;

@@ -9,7 +9,7 @@ with n(method, name) as (values ('heron', 'HERON, LoRA'), ('heron-frozen', 'its 
 select name, mean, sd, case when method <> 'heron' then less end as less, case when method <> 'heron' then less - half(less_sd, 3) end as least,
     case when method <> 'heron' then less + half(less_sd, 3) end as most, bytes / 1048576, at_herons_bytes_mean, at_herons_bytes_sd
 from n join lm using (method) where start = 'pretrained';
--- from # to # nat, CSE-FSL's from # to #. The
+-- from # to # nat, CSE-FSL's falls from # to #. The
 select nth(method, 'heron | cse_fsl') as k, local_loss_first, local_loss_last from lm where start = 'pretrained';
 -- through them is worth # (CSE-FSL) and # (SplitLoRA)
 select nth(method, 'cse_fsl | splitlora') as k, less from lm where start = 'pretrained';
@@ -27,14 +27,22 @@ select -heron_less_it_mean, -heron_less_it_mean - half(heron_less_it_sd, seeds),
 select nth(result, 'pretrained-heron-s1 | pretrained-decomfl-s1 | pretrained-splitlora-s1') as k, bleu from c_bleu;
 create view medium as select *, operations_computed / 1e12 as computed, step_bytes / 1048576.0 as mib
 from c_table3 where size = 'medium' and (setting = 'short' and coalesce(head_blocks, 3) = 3 or setting = 'paper' and coalesce(head_blocks, 0) = 0);
--- SplitLoRA # (#), CSE-FSL # (#), HERON # (#) 10^12 operations
-select nth(method, 'splitlora | cse_fsl | heron') as k, operations_3f / 1e12, paper_operations from medium
-where setting = 'paper' and not recomputes;
--- they are #, #, #. Beyond its
-select nth(method, 'splitlora | cse_fsl | heron') as k, computed from medium where setting = 'paper' and not recomputes;
--- a step holds # GiB (SplitLoRA), # (CSE-FSL), # (HERON), and # and # with
-select nth(method || iif(recomputes, ' again', ''), 'splitlora | cse_fsl | heron | splitlora again | cse_fsl again') as k, mib / 1024 from medium where setting = 'paper';
--- # (# to #) nat with a head of norm and unembedding alone, # (# to #), # (# to #), # (# to #) with
+-- | 10^12 operations, GiB | printed's way (printed) |
+with n(k, method, name) as (values (1, 'splitlora', 'SplitLoRA'), (2, 'cse_fsl', 'CSE-FSL'), (3, 'heron', 'HERON'))
+select k, name, m.operations_3f / 1e12, m.paper_operations, m.computed, m.mib / 1024,
+    (select a.mib / 1024 from medium a where a.setting = 'paper' and a.recomputes and a.method = n.method)
+from n join medium m using (method) where m.setting = 'paper' and not m.recomputes;
+-- It saves # % of SplitLoRA's memory and # % of CSE-FSL's, # % where these use checkpointing.
+select 100 * (1 - h.mib / s.mib), 100 * (1 - h.mib / c.mib), 100 * (1 - h.mib / a.mib) from medium h, medium s, medium c, medium a
+where h.setting = 'paper' and s.setting = 'paper' and c.setting = 'paper' and a.setting = 'paper' and h.method = 'heron' and s.method = 'splitlora'
+    and not s.recomputes and c.method = 'cse_fsl' and not c.recomputes and a.method = 'cse_fsl' and a.recomputes;
+-- the lowest perplexity is #. CSE-FSL is behind the frozen client.
+select min(mean) from lm where start = 'random';
+-- CSE-FSL is behind the frozen client.
+select c.mean > f.mean from lm c join lm f using (start) where start = 'random' and c.method = 'cse_fsl' and f.method = 'heron-frozen';
+-- with two blocks at the client it helps by #, too
+select -less_frozen_mean from c_fig6 where method = 'cse_fsl' and cut = 2 and auxiliary_blocks = 0;
+-- is # (# to #) nat with a head of norm and unembedding alone. With one, two and three blocks in the head it is # (# to #), # (# to #), # (# to #).
 select less_frozen_mean, less_frozen_mean - half(less_frozen_sd, seeds), less_frozen_mean + half(less_frozen_sd, seeds) from c_fig6 where method = 'cse_fsl' and cut = 1 order by auxiliary_blocks;
 -- HERON is on average within 0.001 of its control at every depth and cut.
 select max(abs(less_frozen_mean)) < 0.001 and max(less_frozen_sd) < 0.003 from c_fig6 where method = 'heron';

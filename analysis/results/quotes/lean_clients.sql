@@ -30,7 +30,7 @@ select way, m, s from (
     select way, place + 0.5, lacked_mean_percent, lacked_sd_percent from lean_rows where d = 1 and place in (16, 19)
 ) where way not like 'DeComFL%' and way not like '%estimated head' and way not like 'HO-SFL%' and way not in ('SFLV2, left out', 'FedAvg, left out')
 order by place;
--- from # on
+-- From # on (bold)
 select half_apart(1, 1, 3);
 create view lean_apart as select *, nth(way, 'CSE-FSL, left out | CSE-FSL, uploads only | mixed, estimates | HERON, 8 directions | frozen client'
     || ' | mixed, last stage | CSE-FSL, all') as w from lean_rows where d = 1 and classes = 'apart';
@@ -42,7 +42,7 @@ select c0, c1 from q;
 with q(k, c1, c2) as (
 select w * 10 + small as k, mean, sd from lean_apart where w in (2, 3) and small > 3)
 select k, c1, c2 from q where k in (36.0);
--- estimates has 83.3 ± 3.3, # (# to #) points more:
+-- estimates has 83.3 ± 3.3, # (# to #) points more than uploads
 with q(k, c1, c2, c3) as (
 select place as k, more, least, most from lean_against where d = 1 and one = 'mixed, estimates' and two = 'CSE-FSL, uploads only' and place in (16, 19))
 select k, c1, c2, c3 from q where k in (16.0);
@@ -58,11 +58,11 @@ select kib from lean_step where data = 'mnist' and what = 'exact none';
 with q(k, c1, c2) as (
 select w * 10 + small as k, mean, sd from lean_apart where w in (6, 7) and small > 3)
 select k, c1, c2 from q where k in (66.0);
--- FedAvg is first in some account of all # situations, since
+-- In each of the # situations FedAvg is first
 select count(distinct iif(best = 'FedAvg, all', situation, null)) from lean_ahead where d = 1 and fits = 3;
 -- sends # KiB up, CSE-FSL #. -
 select nth(way, 'FedAvg, all | CSE-FSL, all') as k, bytes_up / 1024 from lean_rows where d = 1 and place = 16;
--- is then # points (# to #) ahead of it, and # (# to #) behind CSE-FSL in parts
+-- everybody is # points (# to #) ahead of CSE-FSL without these nine, and # (# to #) behind CSE-FSL with
 select 1 as k, more, least, most from lean_against where d = 1 and place = 9 and one = 'HERON, 8 directions' and two = 'CSE-FSL, left out' union all
 select 2, more, least, most from lean_against where d = 1 and place = 9 and one = 'CSE-FSL, all' and two = 'HERON, 8 directions';
 -- HERON #, mixed with estimates #, CSE-FSL in parts #, FedAvg #. -
@@ -76,7 +76,7 @@ select k, c1, c2 from q where k in (1, 2);
 -- | Fashion-MNIST, test accuracy in %
 select way, mean, sd from lean_table where d = 2 and place in (0, 6, 16, 19) and way in ('frozen client', 'HERON, 8 directions',
     'CSE-FSL, all', 'FedAvg, all', 'CSE-FSL, left out', 'CSE-FSL, uploads only', 'mixed, estimates', 'mixed, last stage') order by place;
--- account of # of # situations, beyond the interval in #. At
+-- account of # of # situations; in # of these its lead has an interval above zero. At
 select count(distinct iif(zeroth, situation, null)), count(distinct situation), count(distinct iif(zeroth and clear, situation, null)) from lean_ahead where d = 2 and fits = 1;
 -- HERON is # points (# to #) ahead of
 with q(k, c1, c2, c3) as (
@@ -90,16 +90,16 @@ select way, mean, sd from lean_table where d = 3 and place in (0, 6, 16, 19) and
     'CSE-FSL, all', 'FedAvg, all', 'CSE-FSL, left out', 'CSE-FSL, uploads only', 'mixed, estimates', 'mixed, last stage') order by place;
 create view lean_cifar as select *, nth(way, 'CSE-FSL, all | frozen client | HERON, 8 directions | mixed, estimates | CSE-FSL, left out | mixed, last stage'
     || ' | last stage exact') as w from lean_rows where d = 3;
--- HERON # (# to #) behind CSE-FSL and # (# to #) ahead
+-- HERON is # (# to #) behind CSE-FSL and # (# to #) ahead
 with q(k, c1, c2, c3) as (
 select 10 * w as k, mean, sd, null from lean_cifar where w < 4 and place = 0 union all
 select case when two = 'HERON, 8 directions' then 31 else 25 end, more, least, most from lean_against
 where d = 3 and place = 0 and one = 'CSE-FSL, all' and two in ('frozen client', 'HERON, 8 directions') union all
 select 32, more, least, most from lean_against where d = 3 and place = 0 and one = 'HERON, 8 directions' and two = 'frozen client')
 select k, c1, c2, c3 from q where k in (31, 32);
--- Zeroth order is nowhere ahead beyond a 95 % t interval, on none of the three data sets
+-- Zeroth order is nowhere ahead of the best other way beyond a 95 % t interval, on none of the three data sets
 select sum(zeroth and clear) = 0 and count(distinct d) = 3 from lean_ahead;
--- ahead of the frozen client. Zeroth order is first in some account of # of # situations, beyond the interval in #.
+-- ahead of the frozen client. Zeroth order has the highest mean in some account of # of # situations; in # of these
 select count(distinct iif(zeroth, situation, null)), count(distinct situation), count(distinct iif(zeroth and clear, situation, null))
 from lean_ahead where d = 3 and fits = 1;
 -- Uploads alone have # ± #.
@@ -110,9 +110,9 @@ select mean, sd from lean_apart where w = 4 and small = 6;
 select mean, sd from lean_apart where w = 7 and small = 6;
 -- with no multiply-accumulate more and the same gradient
 select max(step_macs) = min(step_macs) from lean_step where data = 'mnist' and method = 'cse_fsl' and client_memory <> 'checkpoint';
--- CSE-FSL is # points (# to #) ahead of the frozen client where all hold the same mix
+-- the same mix CSE-FSL is # points (# to #) ahead of the frozen client
 select more, least, most from lean_against where d = 3 and place = 0 and one = 'CSE-FSL, all' and two = 'frozen client';
 -- nine of ten cost # points
 select a.mean - b.mean from lean_rows a join lean_rows b using (d) where d = 1 and a.way = 'CSE-FSL, all' and a.place = 0 and b.way = 'CSE-FSL, left out' and b.place = 9;
--- forward passes need # KiB, the last stage's backward pass #, CSE-FSL's #, in two parts #.
+-- Forward passes need # KiB, the last stage's backward pass #, CSE-FSL's #, in two parts #.
 select nth(what, 'heron-head-8 none | exact none | cse_fsl none | cse_fsl accumulate:2') as k, kib from lean_step where data = 'cifar10';

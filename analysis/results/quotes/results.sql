@@ -3,19 +3,19 @@
 -- most unequal cell: SCAFFOLD | # ± # % (#) |
 select accuracy_mean_percent, accuracy_sd_percent, paper_percent from a_table1
 where data = 'mnist' and cell = 'a0.1-b0.1' and method = 'scaffold';
--- | the same: ZO-HFL; the server alone | # ± # % (#); # ± # |
+-- | the same cell: ZO-HFL; the server alone | # ± # % (#); # ± # |
 select nth(method, 'zo_hfl | server_sgd') as k, accuracy_mean_percent, accuracy_sd_percent, paper_percent
 from a_table1 where data = 'mnist' and cell = 'a0.1-b0.1';
 -- H = 1; 20 | # ± #; # ± # |
 select last, last_sd from b_fig1 where eta = 0.1 and H in (1, 20) order by H;
 -- FedRZO, 16 directions; FedAvg | # ± #; # ± # |
 select nth(method, 'fedrzo-16 | fedavg') as k, nonsmooth_mean, nonsmooth_sd from b_methods where rectifier = 10 and best;
--- test loss before; after 30 rounds, H = 10 | #; # ± # |
+-- after 30 rounds, H = 10 (± half a t interval) | #; # ± # |
 select avg(c4), max(case c3 when 'H = 10' then c5 end), max(case c3 when 'H = 10' then c6 end)
 from b_fig2_txt where c1 = 'hyperparameter' and c2 = 'test_loss';
 -- CIFAR-10: HERON; CSE-FSL; SFLV2 | # ± # %; # ± #; # ± # |
 select nth(method, 'heron | cse_fsl | sflv2') as k, accuracy_mean_percent, accuracy_sd_percent from c_fig2 where setting = 'iid';
--- HERON; CSE-FSL; SplitFed | # MiB; #; # |
+-- HERON; CSE-FSL; SFLV1 and SFLV2 | # MiB; #; # |
 select nth(method, 'heron | cse_fsl | sflv2') as k, client_peak_bytes / 1048576 from c_table2;
 -- E2E, perplexity: HERON; frozen client; SplitLoRA | #; #; # |
 select nth(method, 'heron | heron-frozen | splitlora') as k, validation_perplexity_mean from c_fig5 where start = 'pretrained';
@@ -25,16 +25,16 @@ where cells = 9 and h.c1 = 'HERON' and s.c1 = 'SFLV2';
 -- two client ranks beside one process: ZO-HFL; FedAvg's CNN | # times; # |
 select nth(method, 'zo_hfl | fedavg-cnn') as k, speed_up from scaling
 where system = 'local' and share = 'low' and study = 'strong' and ranks = 3;
--- FedJAX; pfl; stacked torch loop; here; on 2 client ranks | # ms; #; #; #; # |
+-- FedJAX; pfl (2 processes); stacked torch loop; here; on 2 client ranks | # ms; #; #; #; # |
 select 1 as k, min(ms) from peers where variant like 'FedJAX%' union all
 select 2, min(ms) from peers where variant like 'pfl%' union all
 select 3, min(ms) from peers where variant like 'stacked%' union all
 select 4, ms from peers where variant = 'zofl_mpi, 1 process' union all
 select 5, ms from peers where variant = 'zofl_mpi, 2 client ranks';
--- most # % of the gap to first order. With 0.4 and more # of # points
-select (select max(share_percent) from pays where directions_per_parameter < 0.1), sum(share_percent >= 25), count(*)
+-- There the # points below 0.1 directions per parameter close at most # % of the gap to first order. With 0.4 and more # of # points
+select (select count(*) from pays where directions_per_parameter < 0.1), (select max(share_percent) from pays where directions_per_parameter < 0.1), sum(share_percent >= 25), count(*)
 from pays where directions_per_parameter >= 0.4;
--- HERON's server, at 16 client ranks already
+-- HERON's server from 16 client ranks on
 select max("limit" = 'server') from scaling_model_far where method = 'heron' and client_ranks = 16;
 -- Yes, by # points (# to #, n = #). | [zo
 select gain_mean, least, most, seeds from shares where share = 0.001 and n = 170 and not lacking;
@@ -45,9 +45,9 @@ select sum(share_percent < 25), max(iif(share_percent < 25, directions_per_param
 from pays where directions_per_parameter >= 0.4;
 -- against directions per parameter; # settings
 select count(distinct setting) from pays;
--- No: # points (# to #) to a frozen one
+-- narrow ResNet: # points (# to #) from a frozen one
 select heron_less_it_mean, heron_less_it_mean - half(heron_less_it_sd, seeds), heron_less_it_mean + half(heron_less_it_sd, seeds)
 from c_fig2 where setting = 'iid' and method = 'heron-frozen';
--- No: perplexity # (# to #) from a frozen one
+-- Hardly: perplexity # (# to #) from a frozen client's
 select heron_less_it_mean, heron_less_it_mean - half(heron_less_it_sd, seeds), heron_less_it_mean + half(heron_less_it_sd, seeds)
 from c_fig5 where start = 'pretrained' and method = 'heron-frozen';

@@ -5,19 +5,21 @@ select nth(method, 'fedavg | fedavg-cnn | heron | zo_hfl') as k, * from scaling 
 create view model as select system, abs(100 * error) as missed from scaling_model;
 -- are # (FedAvg, softmax), # (FedAvg, CNN), # (HERON), # (ZO-HFL) times as fast
 select k, speed_up from strong where system = 'local' and share = 'low' and ranks = 3;
--- one client rank gains nothing (#, #, #, #)
+-- One client rank gains nothing (#, #, #, #
 select k, speed_up from strong where system = 'local' and share = 'low' and ranks = 2;
--- and up to # where the server computes as much
+-- one client rank gains up to # times
 select max(speed_up) from strong where system = 'local' and share = 'high' and ranks = 2 and k;
--- three ranks take # to # of one process's speed
+-- three ranks have # to # of one process's speed
 select min(speed_up), max(speed_up) from strong where system = 'one-core' and share = 'low' and ranks = 3 and k;
--- behind links of 1 Gbit/s it is # to #, behind 100 Mbit/s # to #
+-- behind links of 1 Gbit/s, # to # of it, behind 100 Mbit/s # to #
 select min(speed_up), max(speed_up) from strong
 where system in ('gigabit', 'megabit') and share = 'low' and ranks = 7 and k group by system order by system;
 -- # to # s alone, # to # s for seven ranks
 select min(start), max(start) from scaling where ranks in (1, 7) group by ranks order by ranks;
--- misses by # % in the median of # runs, by # % where all ranks
+-- misses by # % in the median of # runs. It misses by # % where all ranks
 select median(missed), count(*), median(case when system = 'local' then missed end) from model;
+-- It predicts too short a round in # of the #.
+select sum(error < 0), count(*) from scaling_model;
 -- (`local`), at most by # %: HERON on seven
 select max(missed) from model;
 -- 100,000 clients, # s a round (CNN: #)
@@ -34,5 +36,5 @@ select variant, ms, ratio, ratio_least, ratio_most, start_s, accuracy_percent fr
 select nth(variant, 'stacked torch loop, 1 thread | zofl_mpi, 1 process | zofl_mpi, 2 client ranks') as k, ms from peers;
 -- A compiled round of FedAvg takes # ms
 select ms from peers where variant = 'zofl_mpi, 1 process';
--- HERON's server is the limit at #.
+-- HERON's server as the limit at #.
 select min(client_ranks) from scaling_model_far where method = 'heron' and "limit" = 'server';
