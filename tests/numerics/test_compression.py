@@ -18,8 +18,10 @@ from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.fedmspp import FedMSPP
 from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Controlled, Scaffold
+from zofl_mpi.methods.zo_hfl import Values
 from zofl_mpi.rounds.local_sgd import LocalModel
 from zofl_mpi.rounds.report import GlobalModel
+from zofl_mpi.rounds.split.unsplit import Uploaded
 from zofl_mpi.run.command.flags import from_flags
 from zofl_mpi.run.loop.rounds import finite_round
 
@@ -185,6 +187,12 @@ def test_what_is_left_of_a_change_of_the_memory_comes_with_the_next_one() -> Non
     first = answering(of, of.train)(Client(1, client.data), Controlled(x, c, 0))
     for name, generator in zip(("dy", "dc"), numbers, strict=True):
         np.testing.assert_array_equal(getattr(first, name), quantised(getattr(plain, name), 2, generator))
+
+
+def test_vectors_of_any_step_are_compressed() -> None:
+    """Mutations: of all steps; scalars that are counted from 0; differences of two values."""
+    assert Compression.fits([Values, LocalModel])
+    assert not any(Compression.fits([kind]) for kind in (Values, Uploaded))
 
 
 def test_a_question_that_is_not_counted_is_answered_as_it_is() -> None:

@@ -111,7 +111,7 @@ def test_batch_0_takes_all_of_a_clients_samples_in_every_step(
 
 
 def test_a_plan_of_full_gradients_counts_each_clients_samples() -> None:
-    """Mutations: a division by the batch; the mean size."""
+    """Mutations: a division by the batch; the mean size; clients of unequal sizes taken for equal ones."""
     H = (2, 5, 1, 3)
     flags = {"batch": 0, "tau": tuple(map(float, H)), "beta": 0.5}
     fedavg = method(FedAvg, softmax(kernel="auto"), **flags)
@@ -120,6 +120,11 @@ def test_a_plan_of_full_gradients_counts_each_clients_samples() -> None:
     assert plan["FLOPs of all clients, all rounds"] == f"{sum(H[i] * SIZES[i] for i in asked) * 4 * C * p:.3g}"
     assert plan["local steps of all clients, all rounds"] == sum(H[i] for i in asked)
     assert plan["kernel"] == fedavg.setting.problem.kernel_name(max(SIZES))
+    assert "evaluations of a mini-batch's loss, all rounds" not in plan
+    for batch, samples in ((0, SIZES), (4, (4,) * m)):  # three steps of all clients
+        plan = method(FedAvg, softmax(), beta=0.5, batch=batch).plan(6)
+        flops = sum(3 * samples[i] for i in asked) * 4 * C * p
+        assert plan["FLOPs of all clients, all rounds"] == f"{flops:.3g}"
     with_passes = method(Scaffold, softmax(), option="I", **flags).plan(6)["FLOPs of all clients, all rounds"]
     assert with_passes == f"{sum((H[i] + 1) * SIZES[i] for i in asked) * 4 * C * p:.3g}"
 

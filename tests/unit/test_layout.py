@@ -203,7 +203,7 @@ def test_attributes_of_groups_are_checked_too(made: Path, tmp_path: Path, monkey
         ("rounds", "done", -1), ("rounds", "done", "3"), ("rounds", "done", 4), ("rounds", "done", 2.0),
         ("clients", "steps", ["a", "b"]), ("ranks", "steps", 3), ("clients", "first_clients", "x"),
         ("clients", "first_clients", np.zeros(0, int)), ("clients", "first_clients", np.array([0, 1, 1, 2])),
-        ("rounds/loss", "unit", np.zeros(2, COMPOUND)),
+        ("rounds/loss", "unit", np.zeros(2, COMPOUND)), ("rounds/loss", "unit", "text in HDF5's heap"),
     ):  # fmt: skip
         assert "is damaged" in refused(
             made, tmp_path, "a.h5", lambda f, g=group, n=name, v=value: f[g].attrs.create(n, v)

@@ -2,22 +2,33 @@
 
 import errno
 import json
+import math
 import resource
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import zofl_mpi
 from tests.conftest import Capsys, Patch
 from tests.unit.made import complaint
-from tests.unit.test_records import started
+from tests.unit.test_records import add, started
 from zofl_mpi.api import ranks
+from zofl_mpi.api.arguments import IN_MEMORY, Arguments
+from zofl_mpi.engine import device
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Streams
+from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.run.command import build
+from zofl_mpi.run.command.family import family_of
 from zofl_mpi.run.command.result import check_same_run
 from zofl_mpi.run.loop.totals import Totals
+from zofl_mpi.run.mpi.binding import bind
+from zofl_mpi.run.records import Recorder
 from zofl_mpi.run.records.hdf5 import reason_of
 
 KNOWN = {"run": "r", "data": "digits, network 1", "kernel": "numpy", "blas": json.dumps(["mkl"])}
@@ -100,3 +111,70 @@ def test_an_argument_that_cannot_be_sent_is_named() -> None:
     assert said.startswith(
         "Stubborn cannot be sent to the other ranks (a handle of this process): define it in a module"
     )
+
+
+def test_what_a_result_and_a_run_lack_is_told(tmp_path: Path) -> None:
+    """Mutations: NaN as the best value; data in memory looked for on a disk; a traceback before the `with` block."""
+    attrs = {"config": {"method": "fedavg", "problem": "softmax"}, "command": f"zofl_mpi.simulate({IN_MEMORY})"}
+    recorder = started(tmp_path / "a.h5", attrs=attrs)
+    add(recorder, 0, loss=math.nan)
+    recorder.close()
+    result = zofl_mpi.load(tmp_path / "a.h5")
+    assert f"column 'loss' has no value in {tmp_path}" in complaint(result.best, "loss")
+    assert "made with data in memory: simulate(result, problem, data)" in complaint(zofl_mpi.simulate, result)
+    run = zofl_mpi.Simulation("fedavg")
+    for call in (lambda: run.state, lambda: run.stop("enough")):
+        assert "a run that has not begun has no state and cannot stop a run" in complaint(call)
+    fewer = complaint(Recorder.reopen, tmp_path / "a.h5", 1, m=2000)
+    assert fewer.endswith("has 4 columns for clients; a run with 2000 clients needs 100")
+
+
+@pytest.mark.parametrize(("module", "words"), [("no.such", "No module named 'no'"), ("json", "has no METHODS and")])
+def test_a_module_that_is_no_family_is_refused(module: str, words: str) -> None:
+    """Mutations: a traceback; any module taken."""
+    assert words in (said := complaint(family_of, module)) and said.endswith(
+        "name a family of methods, as zofl_mpi.zo_hfl"
+    )
+
+
+def test_values_of_a_script_become_words() -> None:
+    """As a command line has them. Mutations: NumPy's numbers or paths refused; any object taken."""
+    flags: dict[str, Any] = {"tau": np.int64(3), "beta": np.float64(0.5), "data_dir": Path("a"), "quiet": np.True_}
+    words = ["--method", "fedavg", "--tau", "3", "--beta", "0.5", "--data-dir", "a", "--quiet"]
+    assert Arguments("fedavg", None, None, "", flags).words() == words
+    said = complaint(Arguments("fedavg", None, None, "", {"tau": object()}).words)
+    assert said == "tau is a object; a flag's value is a number, a word, True or False, or a list"
+
+
+def test_a_gpu_is_refused_to_a_problem_in_numpy(monkeypatch: Patch) -> None:
+    """Mutation: the GPU taken, on which nothing would run."""
+    monkeypatch.setattr(device, "visible", lambda requested: ((), ""))
+    monkeypatch.setattr(device, "select", lambda *given: "cuda:0")
+    assert "--device cuda: this problem runs in NumPy" in complaint(bind, SingleProcess(), "cuda", gpu=False)
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A method that knows the sizes of its steps."""
+
+    setting: Any
+
+    def work(self) -> str:
+        return "sizes"
+
+
+def test_a_kernel_that_one_rank_lacks_is_replaced_on_all_or_refused() -> None:
+    """Mutations: the kernel kept; a named kernel replaced; the reason left out."""
+    choice = ["numba", "fast", "numpy"]
+    problem = SimpleNamespace(
+        kernel="auto",
+        kernel_for=lambda work, samples, before: choice,
+        kernel_obstacle=lambda name, work, samples: f"no {name}",
+        with_kernel=lambda name, work: (name, work),
+    )
+    setting, plan = Setting[Any](problem, Streams(1), ([0.0],)), SimpleNamespace(values={}, kernel_before="")
+    given: Any = (SingleProcess(), Sized, setting, plan)
+    found, reason = build._with_kernel(*given)
+    assert found.problem == ("numpy", "sizes") and reason == "numpy, not numba: no numba, found on rank 0"
+    choice[2] = ""
+    assert complaint(build._with_kernel, *given) == "--kernel numba: no numba, found on rank 0; take --kernel auto"

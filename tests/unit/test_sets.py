@@ -13,6 +13,7 @@ from zofl_mpi.numerics import projections, sets
 GENERATOR = Streams(6)(Purpose.SYNTHETIC)
 n = 4
 CENTRE = np.array([1.0, 0.0, -2.0, 0.5])
+FAR = 1000 * CENTRE
 LOW, HIGH = np.array([0.0, -1.0, -np.inf, 2.0]), np.array([1.0, np.inf, 3.0, 2.0])
 
 
@@ -33,6 +34,7 @@ SETS = {
     "ball:2:0.5": (lambda w: into_ball(w, 2, 0.5), lambda z: outside_ball(z, 2, 0.5)),
     "ball:0.5:1,0,-2,0.5": (lambda w: into_ball(w, 0.5, CENTRE), lambda z: outside_ball(z, 0.5, CENTRE)),
     "ball:0:1,0,-2,0.5": (lambda w: CENTRE, lambda z: outside_ball(z, 0, CENTRE)),
+    "ball:3:1e3,0,-2e3,500": (lambda w: into_ball(w, 3, FAR), lambda z: outside_ball(z, 3, FAR)),
 }
 POINTS = st.lists(st.floats(-1e3, 1e3), min_size=n, max_size=n).map(np.array)
 

@@ -1,7 +1,5 @@
 """Arguments of a run from Python: objects, and flags with the command line's rules."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ client, a thousand clients, NaN in clients' data, planned against counted bytes.
 if it fails.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import shutil

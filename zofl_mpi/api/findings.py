@@ -1,7 +1,5 @@
 """Findings of `check_method`: check, outcome, advice."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final

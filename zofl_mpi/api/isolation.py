@@ -1,7 +1,5 @@
 """Restore the process after a run, so that the script continues unaffected."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

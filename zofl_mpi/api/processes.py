@@ -4,8 +4,6 @@ Arguments are pickled by value into a private folder. Many runs share one start 
 run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

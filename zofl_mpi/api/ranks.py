@@ -1,7 +1,5 @@
 """Ranks of a script under mpirun: they meet before a run, compare arguments, and may serve rank 0's runs."""
 
-from __future__ import annotations
-
 import itertools
 import mmap
 import os

@@ -3,8 +3,6 @@
 Rank 0 alone reads the arguments and broadcasts the plan. During rounds, a failure on one rank ends all at once.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os
