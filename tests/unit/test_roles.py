@@ -209,10 +209,11 @@ ALLOWED = {
     "problems/adapters.py": {"get_delta_weight", "get_base_layer"},  # peft's layers
     "problems/lm_files.py": {"backend_tokenizer", "quantization_config"},  # transformers' tokeniser and configuration
     "problems/lm_models.py": {"max_position_embeddings"},  # a configuration of transformers
-    "problems/objective.py": {"reduction"},  # torch's losses
+    "problems/objective.py": {"reduction", "__qualname__"},  # torch's losses, and whatever a script gives
     "problems/split_lm.py": {"predicted"},  # a note on a tensor
     "problems/stacked.py": {"pattern"},  # a filter of warnings
     "rounds/base.py": {"drawn"},  # of the data, of whatever kind
+    "settings/calls.py": {"__name__"},  # of whatever a script gives
     "rounds/split/server.py": {"double"},  # tensors and numbers
     "run/mpi/communicator.py": {"rank", "size", "Test"},  # communicators and requests
     "api/checking.py": {"__dict__"},  # of anybody's class
