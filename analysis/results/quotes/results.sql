@@ -51,3 +51,5 @@ from c_fig2 where setting = 'iid' and method = 'heron-frozen';
 -- Hardly: perplexity # (# to #) from a frozen client's
 select heron_less_it_mean, heron_less_it_mean - half(heron_less_it_sd, seeds), heron_less_it_mean + half(heron_less_it_sd, seeds)
 from c_fig5 where start = 'pretrained' and method = 'heron-frozen';
+-- | DeComFL on MNIST, 100 rounds, range over seeds | # to # % (# to #) |
+select least_percent, largest_percent, printed_least_percent, printed_largest_percent from c_decomfl_mnist where method = 'decomfl' and round = 100;
