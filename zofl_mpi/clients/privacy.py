@@ -157,7 +157,9 @@ class Privacy(Between):
         z = self.noise_multiplier
         demand(z == 0 or accounting.LEAST_NOISE <= z <= 2**30, "noise_multiplier", z, NOISE)
         if self.trust == LOCAL and not scalars:
-            raise UserError("--trust nobody: needs clients that send scalars; take --method zo_hfl, decomfl, hiso or fedkseed")
+            raise UserError(
+                "--trust nobody: needs clients that send scalars; take --method zo_hfl, decomfl, hiso or fedkseed"
+            )
         if self.active and self.setting.fleet is not None:
             raise UserError("--devices with --clip: who is off, late or too small depends on a client; leave it out")
         met = [(name, vars(each)[name]) for each in parts_of(method) for name in LEAKS if name in vars(each)]
