@@ -16,7 +16,7 @@ from c_fig2 where setting = 'iid')
 select k, c1, c2 from q where k in (1);
 create view narrow as
 select *, accuracy_mean_percent as mean, accuracy_sd_percent as sd, less_frozen_mean as gain, less_frozen_sd as gain_sd from c_fig4;
--- end between # and # %, the frozen client at # ± #
+-- HERON ends between # and # %, the frozen client at # ± #
 select min(case when not frozen then mean end), max(case when not frozen then mean end), max(case when frozen then mean end),
     max(case when frozen then sd end) from narrow where cut = 1;
 -- No gain's interval lies above 0.
@@ -25,7 +25,7 @@ select max(gain - half(gain_sd, seeds)) <= 0 from narrow where not frozen;
 select count(*) from c_fig3 where method = 'heron' and not (panel = 'beta' and value = 1);
 -- ends at #, #, #, # %. With
 select accuracy_mean_percent from c_fig3 where method = 'heron' and panel = 'm' and value in (10, 20, 50, 100) order by value;
--- is # ± # before training, # ± # after HERON's 60 rounds, # ± # after CSE-FSL's
+-- is # ± # before training and # ± # after HERON's 60 rounds. After CSE-FSL's it is # ± #
 select nth(model, 'before training, seed 1 | HERON, 60 rounds | CSE-FSL, 60 rounds') as k,
     effective_rank, effective_rank_error from c_fig7;
 -- step holds # MiB, CSE-FSL's #, SFLV2's #
@@ -121,7 +121,7 @@ with n(method, name) as (values ('heron-none', 'no adaptation'), ('heron-statist
 select name, accuracy_mean_percent, accuracy_sd_percent from n join fleet using (method) order by grouped desc;
 create view sensed as select *, nth(method, 'HERON, frozen head, 8 directions | HERON, frozen head | HERON, frozen head, 32 directions') as k
 from pays where study = 'c_fleet' and setting like '%that differ';
--- directions, # a parameter, are ahead of no adaptation by # (# to #) points,
+-- directions, # a parameter, are ahead of no adaptation by # (# to #) points.
 with q(k, c1, c2, c3, c4) as (
 select k, directions_per_parameter, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from sensed where k < 3)
 select k, c1, c2, c3, c4 from q where k in (1);
@@ -184,7 +184,7 @@ select t.bytes_up_a_client_and_round, d.bytes_up_a_client_and_round, t.bytes_up_
     t.accuracy_mean_percent - d.accuracy_mean_percent
 from bests t, bests d where t.method = 'fedavg-topk' and d.method = 'decomfl')
 select c2, c3, c4 from q;
--- one direction by # (# to #), 32 directions
+-- One direction is by # (# to #), 32 directions
 select ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from sensed where k = 2;
 -- it closes # % and # % at # and # times a forward-only step's memory
 select group_concat(n.share, ' '), group_concat(n.mib / h.mib, ' ')

@@ -18,7 +18,7 @@ select min(round(a.share / b.share) in (4, 7)) from lrank a join lrank b using (
 select nth(train, 'lora | all') as k, share from lrank where weights = 'pretrained';
 -- where 1/(d + 2) would be # % and # %
 select nth(train, 'lora | all') as k, 100 * plain from lrank where weights = 'pretrained';
--- share is # and # times smaller.
+-- with random weights a direction's share is # and # times smaller
 select nth(a.train, 'lora | all') as k, a.share / b.share from lrank a join lrank b using (train) where a.weights = 'pretrained' and b.weights = 'random';
 -- gains # to # % as much as a gradient
 select min(share), max(share) from ranks where weights <> 'random';
