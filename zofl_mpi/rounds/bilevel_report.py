@@ -112,7 +112,7 @@ class BilevelReports(EstimatesCost[Bilevel], TwoLevels[Bilevel]):
     """
 
     computes: ClassVar[str] = "values of f_i, and gradients of h_i in y"
-    travels: ClassVar[str] = "x and y at two points down, a local model and y at two points up"
+    travels: ClassVar[str] = "x, and y for two points x down, a local model, and y for two points x up"
     needs: ClassVar[type] = Bilevel
     local: Local = flag_group(gamma=1e-5, paper={"gamma": 1e-5})
     solver: LowerSolver = flag_group(T_lower="100", paper={"T_lower": "auto"})
