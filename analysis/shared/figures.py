@@ -32,9 +32,8 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 def canvas(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Any, Any]:
     """A figure and its (rows, columns) panels; `height` in inches is a row's. Call it in a `styled` function."""
-    figure, panels = plt.subplots(
-        *(rows, columns), figsize=(width, 0.5 + height * rows), dpi=DPI, layout="constrained", squeeze=False, **options
-    )
+    size = (width, 0.5 + height * rows)
+    figure, panels = plt.subplots(rows, columns, figsize=size, dpi=DPI, layout="constrained", squeeze=False, **options)
     for panel in panels.flat:
         panel.grid(color="0.9", linewidth=0.5)
         panel.set_axisbelow(True)

@@ -91,8 +91,8 @@ def publish(out: Path, report: Report) -> None:
         if report.text:
             print(told)
             write(out.with_name(out.name + ".txt"), told)
-        for ending, what in {"": report.rows, **report.more, "_": report.figure}.items():
-            name = out.with_name(out.name + ending.removesuffix("_"))
+        for ending, what in [("", report.rows), *report.more.items(), ("", report.figure)]:
+            name = out.with_name(out.name + ending)
             if isinstance(what, str):
                 write(name, what)
             elif isinstance(what, Sequence):

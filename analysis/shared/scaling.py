@@ -124,10 +124,8 @@ def _read(path: Path) -> Measured:
         if "session_info" in told:
             return _of_report(told)
         if "runs" in told:
-            cases = (Case(**{**values, "timing": Timing.of(values["timing"])}) for values in told["runs"])
-            costs = ({kind: Cost(**cost) for kind, cost in values["costs"].items()} for values in told["exchanges"])
-            exchanges = (Exchange(**{**own, "costs": c}) for own, c in zip(told["exchanges"], costs, strict=True))
-            return Measured(tuple(cases), tuple(exchanges), told["when"])
+            exchanges = (_exchange(values) for values in told["exchanges"])
+            return Measured(tuple(map(_kept, told["runs"])), tuple(exchanges), told["when"])
         return Measured((), (_of_exchange(told, ""),))
     except FileNotFoundError as error:
         raise UserError(f"there is no file {path}") from error
@@ -158,6 +156,14 @@ def _case(path: Path, test: dict[str, Any]) -> Case:
     run = records.load(path)
     method = test.get("method") or str(run.config.get("method", ""))
     return Case(test.get("system", ""), method, test.get("share", ""), test.get("study", ""), timing(run))
+
+
+def _kept(values: dict[str, Any]) -> Case:
+    return Case(**{**values, "timing": Timing.of(values["timing"])})
+
+
+def _exchange(values: dict[str, Any]) -> Exchange:
+    return Exchange(**{**values, "costs": {kind: Cost(**cost) for kind, cost in values["costs"].items()}})
 
 
 def _of_exchange(told: dict[str, Any], system: str) -> Exchange:

@@ -204,6 +204,7 @@ ALLOWED = {
     "engine/device.py": {"sched_getaffinity", "mallopt"},  # of this system
     "engine/memory.py": {"features"},  # of the data, of whatever kind
     "engine/hidden.py": {"__dict__", "__get__"},  # of anybody's class
+    "engine/setting.py": {"drawn"},  # likewise
     "engine/lazy.py": {"__spec__", "_initializing"},  # of torch while it is imported
     "numerics/optimisers.py": {"clone"},  # tensors and arrays
     "problems/adapters.py": {"get_delta_weight", "get_base_layer"},  # peft's layers
@@ -211,15 +212,12 @@ ALLOWED = {
     "problems/lm_models.py": {"max_position_embeddings"},  # a configuration of transformers
     "problems/objective.py": {"reduction", "__qualname__"},  # torch's losses, and whatever a script gives
     "problems/split_lm.py": {"predicted"},  # a note on a tensor
-    "problems/stacked.py": {"pattern"},  # a filter of warnings
-    "rounds/base.py": {"drawn"},  # of the data, of whatever kind
     "settings/calls.py": {"__name__"},  # of whatever a script gives
     "rounds/split/server.py": {"double"},  # tensors and numbers
     "run/mpi/communicator.py": {"rank", "size", "Test"},  # communicators and requests
     "api/checking.py": {"__dict__"},  # of anybody's class
     "run/command/flags.py": {"USED_WITH"},  # of a class of flags
     "run/command/imported.py": {"choice"},  # an object of a user's module
-    "run/loop/evaluation.py": {"drawn"},  # of the data, of whatever kind
     "run/loop/questions.py": {"__self__"},  # the object of a bound method
     "settings/split_lm.py": {"trained_on"},  # a model's configuration, maybe of others
 }

@@ -30,7 +30,6 @@ from zofl_mpi.report.same import ELSEWHERE, compared
 from zofl_mpi.run.command import flags as flagged
 from zofl_mpi.run.command.family import FAMILIES
 from zofl_mpi.run.command.plan import method_of, problem_of, role_of
-from zofl_mpi.run.command.run_flags import UNSTORED_FLAGS
 from zofl_mpi.run.loop import rounds as loop
 from zofl_mpi.run.loop.local import LocalClients
 from zofl_mpi.run.records import Run, checkpoint_path, load
@@ -39,7 +38,7 @@ ROUNDS, CUT, RANKS, MANY_CLIENTS, TIMEOUT = 4, 2, 3, 1000, 120.0
 """Rounds of a run; rounds before the cut; ranks; clients of the large run; seconds allowed for a round on ranks."""
 USUAL = {"eval_every": 1, "m": 5}
 """Flags that the checks set if the user does not and the run has them."""
-OWN = {"rounds", *UNSTORED_FLAGS} - {"paper", "config", "round_timeout", "track"}
+OWN = {"rounds", "out", "resume", "force", "dry_run", "survive", "server_ranks", "quiet", "verbose"}
 """Flags that only the checks may set."""
 WAYS = {way: f"bytes {way}, for each participant and round" for way in ("down", "up")}
 """{way: line of a method's `plan` to compare with the counted bytes}"""

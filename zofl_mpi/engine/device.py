@@ -57,7 +57,6 @@ def visible(requested: str) -> tuple[str, ...]:
 
 def select(requested: str, view: View | None = None, me: int = 0) -> str:
     """Make a device the current one of this process; return "cpu" or "cuda:k". UserError: no such device."""
-
     if requested == "cpu":
         return "cpu"
     device = pick_device([(True, visible(requested))] if view is None else view, me)

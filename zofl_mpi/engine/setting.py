@@ -103,6 +103,11 @@ class Setting(Generic[P]):
         return sorted(drawn.tolist())
 
 
+def drawn(data: Any, most: int, generator: np.random.Generator) -> Any:
+    """At most `most` samples of a `data.Dataset`, drawn without replacement (0: all); other data as they are."""
+    return data.drawn(most, generator) if hasattr(data, "drawn") else data
+
+
 @final
 @dataclass(frozen=True)
 class Work:

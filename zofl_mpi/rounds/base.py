@@ -17,7 +17,7 @@ from zofl_mpi.engine import messages
 from zofl_mpi.engine.between import bytes_up, sent, vectors_between
 from zofl_mpi.engine.fields import UsedWith
 from zofl_mpi.engine.fleet import Needs, RoundWork
-from zofl_mpi.engine.setting import P, Work
+from zofl_mpi.engine.setting import P, Work, drawn
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.problems import Batch, Smooth, Vector
 
@@ -172,9 +172,7 @@ def scaled_to_one(weights: Mapping[int, float], asked: Collection[int]) -> Mappi
 
 def eval_data(setting: Setting[Any], data: Any, i: int | None = None) -> Any:
     """Fixed evaluation subset of client i's data (None: of the server's); all of it if it is no `data.Dataset`."""
-    if not hasattr(data, "drawn"):
-        return data
-    return data.drawn(setting.eval_samples, setting.streams(Purpose.EVALUATION, i=setting.m if i is None else i))
+    return drawn(data, setting.eval_samples, setting.streams(Purpose.EVALUATION, i=setting.m if i is None else i))
 
 
 # --- expected costs

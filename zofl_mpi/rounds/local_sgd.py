@@ -16,8 +16,16 @@ from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, c
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Smooth
-from zofl_mpi.rounds import base
-from zofl_mpi.rounds.base import ClientWeights, EstimatesCost, RoundCost, Sampling, ServerStep, shaped
+from zofl_mpi.rounds.base import (
+    ClientWeights,
+    EstimatesCost,
+    RoundCost,
+    Sampling,
+    ServerStep,
+    demand_samples,
+    descended,
+    shaped,
+)
 from zofl_mpi.rounds.report import GlobalModel, Measured, Reporting, SmoothReport
 
 
@@ -148,7 +156,7 @@ class LocalSGD:
 
     def __post_init__(self) -> None:
         if self.server.gamma:
-            base.demand_samples(self.setting, "--gamma")
+            demand_samples(self.setting, "--gamma")
 
     def client_weights(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
@@ -161,7 +169,7 @@ class LocalSGD:
     def descend(self, client: Client, x: Array, r: int, **terms: Any) -> Array:
         """(n,) y after the client's local steps from x in round r, with these terms of `Problem.descend`."""
         batches, gammas = self.batches(client, r), self.steps.sizes(client.i, r)
-        return base.descended(self.setting.problem, client.data, x, batches, gammas, **terms)
+        return descended(self.setting.problem, client.data, x, batches, gammas, **terms)
 
     def average(
         self, clients: Clients, train: Step, state: LocalSGDState, r: int, rule: ServerRule = SGD

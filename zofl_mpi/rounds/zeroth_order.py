@@ -10,9 +10,21 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Client, Clients, Purpose, Setting, above, at_least, change, column, flag_group
+from zofl_mpi import (
+    Array,
+    Client,
+    Clients,
+    Purpose,
+    Setting,
+    UserError,
+    above,
+    at_least,
+    change,
+    column,
+    demand,
+    flag_group,
+)
 from zofl_mpi.engine.fields import UsedWith
-from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import sets as convex_sets
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.schedules import parse_decay, stepsize

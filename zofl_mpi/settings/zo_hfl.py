@@ -11,7 +11,6 @@ from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems.analytic.caps import Caps
 from zofl_mpi.problems.analytic.quadratic import Corner, Quadratic
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.problems.terms import ProximalTerms
 from zofl_mpi.run.command.family import Site
 from zofl_mpi.settings.given import on_samples, problem_on, random_problem, without_data
 from zofl_mpi.settings.networks import CNN, MLP
@@ -33,12 +32,12 @@ class Toy:
 
     m: int = at_least(1, 10)
     n: int = at_least(1, 8)
-    lam: float = 1.0
+    lam: float = at_least(0, 1.0)
     radius: float = math.inf
     noise: float = at_least(0, 0.0)
 
     def __post_init__(self) -> None:
-        ProximalTerms(self.lam, radius=(self.radius,))  # refuses what it does not allow
+        demand(self.radius >= 0, "radius", self.radius, "a number, at least 0")
 
 
 def _features(site: Site) -> Setting[Softmax]:

@@ -86,8 +86,13 @@ UNSTORED_FLAGS = {
 """Flags of one command, not stored in the result."""
 REPEATED_FLAGS = ("server_ranks", "survive", "round_timeout", "track")
 """Those of them that usually apply to the next command, too."""
-CHANGEABLE = {
-    *UNSTORED_FLAGS,
-    *("rounds", "checkpoint_every", "eval_every", "eval_clients", "data_dir", "device", "kernel"),
+CHANGEABLE = UNSTORED_FLAGS | {
+    "rounds",
+    "checkpoint_every",
+    "eval_every",
+    "eval_clients",
+    "data_dir",
+    "device",
+    "kernel",
 }
 """Flags that may differ between a run and its continuation: no iterate depends on them (the kernel must be equal)."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.setting import Setting, drawn
 from zofl_mpi.engine.streams import Purpose, Streams
 
 
@@ -18,5 +18,5 @@ def cap_eval_samples(setting: Setting[Any], N: int) -> Setting[Any]:
 def held_out(test: Any, validation: Any, streams: Streams, N: int) -> tuple[Any, Any]:
     """At most N samples of test part and validation part, drawn by the seed; 0: all."""
     pairs = (test, Purpose.SPLIT), (validation, Purpose.VALIDATION)
-    first, second = (data.drawn(N, streams(use)) if hasattr(data, "drawn") else data for data, use in pairs)
+    first, second = (drawn(data, N, streams(use)) for data, use in pairs)
     return first, second

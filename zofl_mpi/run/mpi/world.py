@@ -173,7 +173,7 @@ def connect_script() -> MPIWorld:
         from mpi4py import MPI
 
     comm, since, told = MPI.COMM_WORLD, time.monotonic(), False
-    here = [comm.isend(None, 0, TAG)] if comm.rank else []
+    sent = [comm.isend(None, 0, TAG)] if comm.rank else []
     absent = {} if comm.rank else {rank: comm.irecv(source=rank, tag=TAG) for rank in range(1, comm.size)}
     all_here = comm.Ibarrier()
 
@@ -190,7 +190,7 @@ def connect_script() -> MPIWorld:
             told = True
 
     wait(all_here, look)
-    MPI.Request.waitall([*here, *absent.values()])
+    MPI.Request.waitall([*sent, *absent.values()])
     return MPIWorld.connect()
 
 

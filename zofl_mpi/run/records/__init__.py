@@ -1,9 +1,9 @@
 """Results and checkpoints in HDF5: written by rank 0, readable while they grow. Only this package imports h5py.
 
-Paths, shapes and units: `zofl_mpi/run/README.md`, "The result file"; `layout` checks files against them. A reader need
-not know the rest: /rounds has the attribute done, the number R of rounds; /clients and /ranks have steps, the names of
-the steps. The status is running, done, interrupted, or stopped; then the attribute stopped says why. With more than
-1000 clients, /clients has aggregated (an explanation) and clients (their number), too.
+Paths, shapes and units: `zofl_mpi/run/README.md`, "The result file"; `layout` checks files against them. Attributes:
+/rounds has done, the number R of rounds; /clients and /ranks have steps, the names of the steps. The file has status,
+which is running, done, interrupted or stopped; if stopped, the attribute stopped says why. With more than 1000 clients,
+/clients has aggregated (an explanation) and clients (their number), too.
 """
 
 from zofl_mpi.run.records.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, save_checkpoint

@@ -243,7 +243,7 @@ class Recorder:
             rows.add_placements(self._file, self.rounds, placements)
 
     def sync(self) -> None:
-        """Force the rows onto the disk, where a power cut spares them; takes milliseconds, for checkpoints."""
+        """Force the rows onto the disk, so that a power cut does not lose them; takes milliseconds, for checkpoints."""
         if not self._failed:
             with self._writing():
                 os.fsync(self._staged.number)
