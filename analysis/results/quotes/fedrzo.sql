@@ -62,8 +62,7 @@ select nonsmooth_mean, nonsmooth_sd, case step when 0.3 then accuracy_mean_perce
 where method = 'fedavg' and rectifier = 10 and step in (0.1, 0.3) order by step;
 -- over m = 1..16 at equal K as m^#
 select distinct slope_fitted from b_theory where line = 'K = 2048';
--- it needs # KiB on the bowls and FedRZO #, on the saddle # KiB and #. On MNIST
-select f.bytes_until / 1024, z.bytes_until / 1024
-from ends f join ends z using (problem) where problem in ('bilevel_bowls', 'saddle') and f.method = 'fednest' and z.method = 'fedrzo' order by problem;
+-- by FedNest after # KiB on the bowls and # on the saddle, by FedRZO itself after # and #. On MNIST
+select bytes_until / 1024 from ends where problem in ('bilevel_bowls', 'saddle') order by method, problem;
 -- falls from near # to #, # and # on the three seeds
 select first_mean, by_seed from ends where problem = 'cvar' and method = 'fedrzo';

@@ -9,7 +9,7 @@ create view ranks as select task, weights, train, weights || ', ' || iif(train =
 create view lrank as select * from ranks where task = 'food';
 -- | weights, what trains | tr(H)/‖H‖
 select what, rank, rank_sd, gain, gain_sd, share, share_sd, predicted, predicted_sd from ranks;
--- is within a factor of # with pretrained and tuned weights, and # times too large with random ones.
+-- is within a factor of # with pretrained and tuned weights, and # times too large for all parameters of random ones
 select max(iif(weights <> 'random', max(share / predicted, predicted / share), null)), max(iif(weights = 'random' and train = 'all', predicted / share, null))
 from ranks;
 -- where a direction gains a 4 to 7 times smaller share.
@@ -76,3 +76,5 @@ select way, ratio, resident from whole_step;
 -- In each mode ours takes less time than the others.
 select min(h.ratio < o.ratio) from whole_step h join whole_step o where h.way like 'here, normals%' and o.way like '%''s code%'
     and (h.way like '%central%') = (o.way like '%central%') and (h.way like '%drawn again') = (o.way like '%drawn again');
+-- to write, HERON's smashed texts take # MB a round.
+select bytes_up_a_round / 1e6 from both_tasks where task = 'tune' and way = 'heron';

@@ -31,10 +31,13 @@ select 2, min(ms) from peers where variant like 'pfl%' union all
 select 3, min(ms) from peers where variant like 'stacked%' union all
 select 4, ms from peers where variant = 'zofl_mpi, 1 process' union all
 select 5, ms from peers where variant = 'zofl_mpi, 2 client ranks';
--- There the # points below 0.1 directions per parameter close at most # % of the gap to first order. With 0.4 and more # of # points
+-- In the figure the # points below 0.1 directions per parameter close at most # % of the gap to first order. With 0.4 and more # of # points
 select (select count(*) from pays where directions_per_parameter < 0.1), (select max(share_percent) from pays where directions_per_parameter < 0.1), sum(share_percent >= 25), count(*)
 from pays where directions_per_parameter >= 0.4;
--- HERON's server from 16 client ranks on
+-- No: DeComFL # ± # %, FedAvg with the top 2 % of entries # ± #, at # and # bytes a round.
+select d.accuracy_mean_percent, d.accuracy_sd_percent, f.accuracy_mean_percent, f.accuracy_sd_percent, d.bytes_up_a_client_and_round, f.bytes_up_a_client_and_round
+from c_bytes d, c_bytes f where d.best and f.best and d.method = 'decomfl' and f.method = 'fedavg-topk';
+-- HERON's server, from 16 client ranks on
 select max("limit" = 'server') from scaling_model_far where method = 'heron' and client_ranks = 16;
 -- Yes, by # points (# to #, n = #). | [zo
 select gain_mean, least, most, seeds from shares where share = 0.001 and n = 170 and not lacking;
