@@ -156,7 +156,7 @@ def backward(forward: Any, bf16: bool, passes: int = 1) -> tuple[list[list[Tenso
     Each of three blocks is computed by `forward(block, x)`.
     """
     torch.manual_seed(0)
-    blocks = [nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(True)) for _ in range(3)]
+    blocks = [nn.Sequential(nn.BatchNorm2d(4), nn.ReLU(True), nn.Conv2d(4, 4, 3, padding=1)) for _ in range(3)]
     last, x = nn.Linear(4 * 36, C), torch.randn(5, 4, 6, 6)
     net = nn.ModuleList([*blocks, last])
     with Allocations() as counted, Products() as products:

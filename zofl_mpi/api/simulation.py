@@ -250,8 +250,8 @@ def simulate(
         data: a name or a file's path, as for --data, or a `Federation` in memory; None: the default.
         family: zo_hfl, fedrzo or heron_sfl; needed if method and problem belong to several.
         callbacks: objects with some of on_start(run), on_round(run, row) and on_end(run), called at rank 0: before the
-            first round, after each round and before its checkpoint, and once the result is closed, however the run
-            ended (`run.result.status`). Their time counts for no round.
+            first round, after each round and before its checkpoint, and once the result is closed. A failed run ends,
+            too (`run.result.status`). Their time counts for no round.
         mpi: False: this process alone, even under a launcher; True: MPI in any case.
         flags: those of `python -m zofl_mpi.FAMILY --help`, with underscores; quiet is True by default.
 
