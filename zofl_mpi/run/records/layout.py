@@ -107,9 +107,13 @@ def check_checkpoint(file: Any, path: object) -> dict[str, Any]:
     return data
 
 
+def _damaged(path: object, name: str, fault: str) -> LostError:
+    return LostError(f"{path} is damaged: {name or 'its root'} {fault}")
+
+
 def _demand(holds: Any, path: object, name: str, fault: str) -> None:
     if not holds:
-        raise LostError(f"{path} is damaged: {name or 'its root'} {fault}")
+        raise _damaged(path, name, fault)
 
 
 def _checked(
@@ -125,14 +129,15 @@ def _checked(
         _check_attributes(item, path, name)
         if isinstance(item, h5py.Group):
             continue
-        absent += _absent(item, path, name)
+        dtype, shape = item.dtype, item.shape  # h5py asks HDF5 at each access
+        absent += _absent(item.id, dtype, shape, path, name)
         _demand(absent <= ABSENT, path, name, f"claims rows of some {absent} bytes that are not stored")
         place = name if name in described else f"{name.partition('/')[0]}/*"
         if place in described:
-            dtype, axes = described[place]
-            usual = item.dtype.kind in NUMBERS or (item.dtype.kind == TEXT and not item.shape)
-            fits = (usual if dtype is None else item.dtype == dtype) and axes in (None, item.ndim)
-            _demand(fits, path, name, f"is {item.dtype} with {item.ndim} axes")
+            wanted, axes = described[place]
+            usual = dtype.kind in NUMBERS or (dtype.kind == TEXT and not shape)
+            if not (usual if wanted is None else dtype == wanted) or axes not in (None, len(shape)):
+                raise _damaged(path, name, f"is {dtype} with {len(shape)} axes")
             data[name] = item
     held = attributes_of(file)  # long ones are data sets, checked above
     for name, like in (attributes | FURTHER).items():
@@ -168,19 +173,21 @@ def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
         yield name, h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else h5py.Dataset(found)
 
 
-def _absent(data: Any, path: object, name: str) -> int:
-    """Bytes that a data set claims but does not store, plus CHUNK_OVERHEAD per missing chunk.
+def _absent(data: Any, dtype: Any, shape: Any, path: object, name: str) -> int:
+    """Bytes that a data set (h5py's DatasetID) claims but does not store, plus CHUNK_OVERHEAD per missing chunk.
 
     UserError: its numbers lie in another file; LostError: they are compressed.
     """
-    made = data.id.get_create_plist()
-    if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
+    made = data.get_create_plist()
+    layout = made.get_layout()
+    if layout == h5py.h5d.VIRTUAL or made.get_external_count():
         fault = f"{name} names another file for its numbers, as no file of zofl_mpi does"
         raise UserError(f"{path}: {fault}; nothing is read")
-    _demand(made.get_nfilters() == 0 and data.shape is not None, path, name, "is packed, or has no shape")
-    claimed: int = math.prod(data.shape) * data.dtype.itemsize
-    absent: int = max(0, claimed - int(data.id.get_storage_size()))
-    piece: int = math.prod(data.chunks or data.shape) * data.dtype.itemsize
+    _demand(made.get_nfilters() == 0 and shape is not None, path, name, "is packed, or has no shape")
+    absent = max(0, math.prod(shape) * dtype.itemsize - int(data.get_storage_size()))
+    if not absent:
+        return 0
+    piece = math.prod(made.get_chunk() if layout == h5py.h5d.CHUNKED else shape) * dtype.itemsize
     return absent + absent // max(piece, 1) * CHUNK_OVERHEAD
 
 
