@@ -16,12 +16,14 @@ from typing import Any
 
 import a_budget
 import a_overview
+import a_personal
 import a_shares
 import b_methods
 import c_budget
 import c_fig3
 import d_lean
 import numpy as np
+import p_privacy
 import scaling
 import scaling_model
 from shared import command, files
@@ -85,10 +87,14 @@ DRAWN: Mapping[str, Callable[[], Any]] = {
     "a_overview": lambda: a_overview.drawn(table("a_overview"), SETTING),
     "scaling/scaling": lambda: scaling.figure(read([STUDY])),
     "scaling/scaling_model": lambda: scaling_model.figure(*scaling_model.modelled(read([STUDY]), scaling_model.RATE)),
+    "a_personal": lambda: a_personal.draw(table("a_personal")),
     "a_shares": lambda: a_shares.draw([row for row in table("a_shares") if row["best"] == "True"]),
     "c_fig3": heterogeneity,
     "c_budget": lambda: c_budget.draw(table("c_budget")),
     "b_methods": lambda: b_methods.draw([row for row in table("b_methods") if row["best"] == "True"]),
+    "p_privacy": lambda: p_privacy.draw(
+        [{**row, "epsilon": str(row["epsilon"])} for row in table("p_privacy") if row["best"] == "True"]
+    ),
     **{f"a_budget_{data}": partial(first_budget, data) for data in ("mnist", "fashion-mnist")},
     **{f"d_lean_map_{data}": partial(lean_map, data) for data in ("mnist", "fashion-mnist", "cifar10")},
 }
