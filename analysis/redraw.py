@@ -20,13 +20,14 @@ import a_personal
 import a_shares
 import b_methods
 import c_budget
+import c_fig2
 import c_fig3
 import d_lean
 import numpy as np
 import p_privacy
 import scaling
 import scaling_model
-from shared import command, files
+from shared import command, files, pays_figures
 from shared.groups import Group
 from shared.lean import Place
 from shared.scaling import read
@@ -89,7 +90,10 @@ DRAWN: Mapping[str, Callable[[], Any]] = {
     "scaling/scaling_model": lambda: scaling_model.figure(*scaling_model.modelled(read([STUDY]), scaling_model.RATE)),
     "a_personal": lambda: a_personal.draw(table("a_personal")),
     "a_shares": lambda: a_shares.draw([row for row in table("a_shares") if row["best"] == "True"]),
+    "c_fig2_less": lambda: c_fig2.less_heron(table("c_fig2")),
     "c_fig3": heterogeneity,
+    "c_pays_memory": lambda: pays_figures.memory(table("c_pays")),
+    "c_pays_estimates": lambda: pays_figures.estimates(table("c_pays")),
     "c_budget": lambda: c_budget.draw(table("c_budget")),
     "b_methods": lambda: b_methods.draw([row for row in table("b_methods") if row["best"] == "True"]),
     "p_privacy": lambda: p_privacy.draw(

@@ -10,6 +10,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from shared import figures
 from shared.wording import seeds_of
 from zofl_mpi.report import palette
+from zofl_mpi.report.groups import t_half_width
 
 Row = Mapping[str, Any]
 
@@ -23,12 +24,14 @@ class Quantity:
         label: of the axis, with the unit.
         value: of a row, in that unit.
         sd: its standard deviation over seeds; nan for none.
+        most: where the axis ends at the latest.
         log: the axis is logarithmic; a value of 0 is written at its lower end.
     """
 
     label: str
     value: Callable[[Row], float]
     sd: Callable[[Row], float] = lambda row: math.nan
+    most: float = math.inf
     log: bool = False
 
 
@@ -50,12 +53,14 @@ def draw(blocks: Mapping[str, Sequence[Row]], name: Callable[[Row], str], quanti
         panel.set_xlabel(quantity.label)
         if not quantity.log and all(math.isnan(quantity.sd(row)) for rows in blocks.values() for row in rows):
             panel.set_xlim(0, 1.05 * panel.get_xlim()[1])  # once all is drawn
-    figure.suptitle("after the last round; dot: mean over seeds; bar: standard deviation on either side", fontsize=8)
+        panel.set_xlim(right=min(panel.get_xlim()[1], quantity.most))
+    figure.suptitle("after the last round; dot: mean over seeds; bar: 95 % t interval", fontsize=8)
     return figure
 
 
 def _dots(panel: Any, rows: Sequence[Row], quantity: Quantity) -> None:
-    values, bars = [quantity.value(row) for row in rows], [quantity.sd(row) for row in rows]
+    values = [quantity.value(row) for row in rows]
+    bars = [t_half_width(quantity.sd(row), int(row["seeds"])) for row in rows]
     if quantity.log:
         panel.set_xscale("log")
         panel.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
