@@ -65,6 +65,11 @@ def first_budget(data: str) -> Any:
     return a_budget.draw(rows)
 
 
+def lean(data: str) -> Any:
+    """Accuracy and virtual minutes on a data set, from d_lean.csv and d_lean_virtual.csv."""
+    return d_lean.draw(table("d_lean"), table("d_lean_virtual"), data)
+
+
 def lean_map(data: str) -> Any:
     """The map of a data set, from d_lean_map.csv."""
     rows = [{**row, "small": int(row["small"])} for row in table("d_lean_map")]
@@ -100,6 +105,7 @@ DRAWN: Mapping[str, Callable[[], Any]] = {
         [{**row, "epsilon": str(row["epsilon"])} for row in table("p_privacy") if row["best"] == "True"]
     ),
     **{f"a_budget_{data}": partial(first_budget, data) for data in ("mnist", "fashion-mnist")},
+    **{f"d_lean_{data}": partial(lean, data) for data in ("mnist", "fashion-mnist", "cifar10")},
     **{f"d_lean_map_{data}": partial(lean_map, data) for data in ("mnist", "fashion-mnist", "cifar10")},
 }
 """Name of a figure, and what draws it."""

@@ -36,16 +36,21 @@ class Quantity:
 
 
 @figures.styled
-def draw(blocks: Mapping[str, Sequence[Row]], name: Callable[[Row], str], quantities: Sequence[Quantity]) -> Any:
+def draw(
+    blocks: Mapping[str, Sequence[Row]],
+    name: Callable[[Row], str],
+    quantities: Sequence[Quantity],
+    title: str = "after the last round; dot: mean over seeds; bar: 95 % t interval",
+) -> Any:
     """Draws a row of panels for each block, {title: rows}; rows that lack seeds say so."""
     most = max(map(len, blocks.values()))
     figure, panels = figures.canvas(
         len(blocks), len(quantities), figures.PAGE, 0.35 + 0.17 * most, sharex="col", sharey="row"
     )
-    for line, (title, rows) in zip(panels, blocks.items(), strict=True):
+    for line, (place, rows) in zip(panels, blocks.items(), strict=True):
         for panel, quantity in zip(line, quantities, strict=True):
             _dots(panel, rows, quantity)
-        line[0].set_title(title, loc="left")
+        line[0].set_title(place, loc="left")
         names = [f"{name(row)} {seeds_of(row)}".rstrip() for row in rows]
         line[0].set_yticks(range(len(rows)), names)
         line[0].set_ylim(len(rows) - 0.5, -0.5)
@@ -54,7 +59,7 @@ def draw(blocks: Mapping[str, Sequence[Row]], name: Callable[[Row], str], quanti
         if not quantity.log and all(math.isnan(quantity.sd(row)) for rows in blocks.values() for row in rows):
             panel.set_xlim(0, 1.05 * panel.get_xlim()[1])  # once all is drawn
         panel.set_xlim(right=min(panel.get_xlim()[1], quantity.most))
-    figure.suptitle("after the last round; dot: mean over seeds; bar: 95 % t interval", fontsize=8)
+    figure.suptitle(title, fontsize=8)
     return figure
 
 
