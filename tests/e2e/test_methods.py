@@ -44,6 +44,7 @@ SIZES = ["--method", "fedavg", "--partition", "quantity:0.5", "--server-rule", "
 PRIVATE = ["--clip", 0.1, "--noise-multiplier", 0.5, "--participation", "poisson", "--beta", 0.1]
 LIARS = ["--attackers", 0.3, "--attack", "noise"]
 THOUSAND = ["--rounds", 2, "--tau", 1, "--m", 1000, "--min-samples", 1, "--kernel", "numpy"]
+HUNDREDS = [*THOUSAND, "--m", 300]
 RUNS: dict[str, list[Any]] = {
     **{f"{method}-{problem}": command(method, problem) for method in METHODS for problem in PROBLEMS},
     "usual": USUAL,
@@ -65,11 +66,11 @@ RUNS: dict[str, list[Any]] = {
     "shards": [*USUAL, "--alpha", "inf", "--partition", "shards:2"],
     "natural": [*USUAL, "--min-samples", 1, *NATURAL],
     "thousand-sizes": ["--rounds", 2, "--tau", 1, "--m", 1000, "--min-samples", 1, *SIZES],
-    "robust-fedavg": [*THOUSAND, "--method", "fedavg", "--aggregate", "median", *LIARS],
+    "robust-fedavg": [*HUNDREDS, "--method", "fedavg", "--aggregate", "median", *LIARS],
     "robust-scaffold": [*command("scaffold", "softmax"), "--aggregate", "clip:0.1", *LIARS],
-    "robust-zo_hfl": [*THOUSAND, "--aggregate", "trimmed:0.3", *LIARS],
-    "private-fedavg": [*THOUSAND, "--method", "fedavg", "--weights", "uniform", *PRIVATE],
-    "private-zo_hfl": [*THOUSAND, *PRIVATE],
+    "robust-zo_hfl": [*HUNDREDS, "--aggregate", "trimmed:0.3", *LIARS],
+    "private-fedavg": [*HUNDREDS, "--method", "fedavg", "--weights", "uniform", *PRIVATE],
+    "private-zo_hfl": [*HUNDREDS, *PRIVATE],
     "private-scaffold": [*command("scaffold", "softmax"), "--weights", "uniform", *PRIVATE],
     "private-local": [*USUAL, "--clip", 0.1, "--noise-multiplier", 2, "--trust", "nobody", "--mechanism", "laplace"],
 }
