@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Capsys
 from tests.launch import Runs, here, refused
 from zofl_mpi import heron_sfl
-from zofl_mpi.report.same import differences
+from zofl_mpi.report.same import compared
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.unsplit import UnsplitMethod
@@ -116,8 +116,8 @@ def test_a_run_that_was_interrupted_goes_on_on_other_ranks_to_the_bit(
     """BatchNorm, crops, participants, uploads; Adam's moments of clients and server, momenta of replicas, running
     statistics, heads, buffers, scalars, steps. Mutations: a generator of a rank; moments or modules of a neighbour; one
     of them in no checkpoint; counted from 0 again."""
-    alone, spread = results(method), records.load(results(method, spread=True))
-    assert differences(alone, spread.path) == []
+    alone, spread = records.load(results(method)), records.load(results(method, spread=True))
+    assert compared(alone, spread) == []
     sessions = [session["ranks"] for session in json.loads(spread.attrs["sessions"])]
     assert sessions == [begun(method), 3 if method in SPREAD else 1] and spread.attrs["status"] == "done"
 

@@ -12,7 +12,7 @@ from tests.threads import run_module
 from zofl_mpi import zo_hfl
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.methods.scaffold import Scaffold
-from zofl_mpi.report.same import differences
+from zofl_mpi.report.same import compared, differences
 from zofl_mpi.run import records
 from zofl_mpi.run.command import flags
 from zofl_mpi.run.command.plan import groups_of
@@ -97,10 +97,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 def test_every_run_has_the_same_bits_on_any_number_of_ranks(results: Runs, name: str, ranks: int) -> None:
     """Mutations: a sum in order of arrival; a random number of a rank; a client's state kept by its rank; messages,
     items or memories sent to i mod P; a method's `loads` of the rank's own clients only."""
-    alone, spread = results(name, 0), results(name, ranks)
-    assert records.load(spread).attrs["ranks"] == ranks and records.load(alone).attrs["ranks"] == 1
-    assert np.linalg.norm(records.load(alone).final["x"]) > 0
-    assert differences(alone, spread) == []
+    alone, spread = (records.load(results(name, on)) for on in (0, ranks))
+    assert spread.attrs["ranks"] == ranks and alone.attrs["ranks"] == 1
+    assert np.linalg.norm(alone.final["x"]) > 0
+    assert compared(alone, spread) == []
 
 
 def test_processes_have_the_bits_of_threads(results: Runs) -> None:
