@@ -188,6 +188,8 @@ def _absent(data: Any, itemsize: int, shape: tuple[int, ...] | None, path: objec
     assert shape is not None
     claimed = math.prod(shape) * itemsize
     absent: int = max(0, claimed - int(data.get_storage_size()))
+    if not absent:
+        return 0
     piece = math.prod(made.get_chunk() if layout == h5py.h5d.CHUNKED else shape) * itemsize
     return absent + absent // max(piece, 1) * CHUNK_OVERHEAD
 
