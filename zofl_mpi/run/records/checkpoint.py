@@ -100,8 +100,8 @@ def _write(path: Path, payload: Mapping[str, Any], attrs: Attributes) -> None:
 
 def _load(path: Path, whole: bool) -> Checkpoint:
     def read(file: Any) -> Checkpoint:
-        held = check_checkpoint(file, path)
-        attrs, stored = hdf5.attributes_of(file), held.pop(CHECKSUMS)[()]
+        held, attrs = check_checkpoint(file, path)
+        stored = held.pop(CHECKSUMS)[()]
         long = f"{hdf5.LONG}/"  # attributes, which have a checksum together
         named = {name.removeprefix("payload/"): data for name, data in held.items() if not name.startswith(long)}
         blocks = {name: data[()] for name, data in named.items()} if whole else {}

@@ -8,7 +8,7 @@ version writes, and stores everything itself.
 import json
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -72,8 +72,15 @@ FURTHER = {
 ACCEPTED_TYPES: dict[Any, Any] = {int: (int, np.integer), float: (float, np.floating), bool: (bool, np.bool_), str: str}
 
 
-def check_result(file: Any, path: object) -> dict[str, Any]:
-    """Check an open result; return {name: data set}.
+class Checked(NamedTuple):
+    """What was read of a file while it was checked."""
+
+    data: dict[str, Any]  # {name: data set}
+    attrs: dict[str, Any]  # of the root
+
+
+def check_result(file: Any, path: object) -> Checked:
+    """Check an open result.
 
     UserError: no result, a newer format, or a reference to another file; LostError: damaged.
     """
@@ -81,7 +88,7 @@ def check_result(file: Any, path: object) -> dict[str, Any]:
         raise UserError(f"{path} is a checkpoint: name the result beside it")
     if "schema" not in file.attrs:
         raise UserError(f"{path} is an HDF5 file, but no result of zofl_mpi (it lacks the attribute 'schema')")
-    data = _checked(file, path, "schema", RESULT, ATTRIBUTES_OF_RESULTS)
+    data, attrs = _checked(file, path, "schema", RESULT, ATTRIBUTES_OF_RESULTS)
     done = file["rounds"].attrs["done"]
     _demand(isinstance(done, np.int64) and done >= 0, path, "rounds", "does not say how many rounds are done")
     for group, names in (("clients", CLIENTS), ("ranks", RANKS)):
@@ -95,16 +102,16 @@ def check_result(file: Any, path: object) -> dict[str, Any]:
     for name, item in data.items():
         if name.startswith(("rounds/", "clients/", "ranks/")) and name != RANK_TABLE:
             _demand(item.shape[0] >= done, path, name, f"has {item.shape[0]} of {done} rounds")
-    return data
+    return Checked(data, attrs)
 
 
-def check_checkpoint(file: Any, path: object) -> dict[str, Any]:
-    """Check an open checkpoint; return {name: data set}. Raises as `check_result`."""
+def check_checkpoint(file: Any, path: object) -> Checked:
+    """Check an open checkpoint. Raises as `check_result`."""
     if "checkpoint" not in file.attrs:
         raise UserError(f"{path} is not a checkpoint of zofl_mpi")
-    data = _checked(file, path, "checkpoint", CHECKPOINT, ATTRIBUTES_OF_CHECKPOINTS)
-    _demand({"payload/state", "checksums"} <= data.keys(), path, "payload", "holds no state, or no checksums")
-    return data
+    found = _checked(file, path, "checkpoint", CHECKPOINT, ATTRIBUTES_OF_CHECKPOINTS)
+    _demand({"payload/state", "checksums"} <= found.data.keys(), path, "payload", "holds no state, or no checksums")
+    return found
 
 
 def _damaged(path: object, name: str, fault: str) -> LostError:
@@ -116,10 +123,8 @@ def _demand(holds: Any, path: object, name: str, fault: str) -> None:
         raise _damaged(path, name, fault)
 
 
-def _checked(
-    file: Any, path: object, kind: str, described: dict[str, Any], attributes: dict[str, Any]
-) -> dict[str, Any]:
-    """Check format, data sets and attributes of a file; return {name: data set}."""
+def _checked(file: Any, path: object, kind: str, described: dict[str, Any], attributes: dict[str, Any]) -> Checked:
+    """Check format, data sets and attributes of a file."""
     _check_attributes(file, path, "")
     if isinstance(found := file.attrs[kind], np.integer) and found > FORMAT:
         raise UserError(f"{path} has format {found}, and this zofl_mpi reads format {FORMAT}: install a newer one")
@@ -143,7 +148,7 @@ def _checked(
     for name, like in (attributes | FURTHER).items():
         if name in attributes or name in held:
             _demand(_fits(held[name], like, stored=True), path, f"its attribute {name}", "has another type")
-    return data
+    return Checked(data, held)
 
 
 def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:

@@ -128,8 +128,7 @@ def heading(path: str | os.PathLike[str]) -> Heading:
     """Read the attributes of a result (UserError as in `load`, except damage inside a table)."""
 
     def read(file: Any) -> Heading:
-        check_result(file, path)
-        attrs = attributes_of(file)
+        attrs = check_result(file, path).attrs
         return Heading(Path(path), attrs, json.loads(attrs.get("config") or "{}"), int(file["rounds"].attrs["done"]))
 
     return read_file(Path(path), read)
@@ -139,8 +138,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     """Read a result: finished, still growing, or of a killed run (UserError: missing, damaged or no result)."""
 
     def read(file: Any) -> Run:
-        found = check_result(file, path)
-        attrs = attributes_of(file)
+        found, attrs = check_result(file, path)
         length = int(file["rounds"].attrs["done"])  # a full disk or a kill may leave a partial row behind
         data = {group: _within(found, group) for group in ("rounds", "clients", "ranks", "final")}
         columns = {name: attributes_of(item) for name, item in data["rounds"].items()}
