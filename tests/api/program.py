@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,35 @@ def pruned(data: Any) -> list[Any]:
     return words(run(FedSGD, data, "pruned.h5", callbacks=[zofl.OptunaPruning(trial, "test_accuracy")]))
 
 
+class Ends:
+    """Sees its run's end, and fails then."""
+
+    def __init__(self, interrupts: bool = False) -> None:
+        self.interrupts, self.seen = interrupts, list[Any]()
+
+    def on_round(self, sim: zofl.Simulation, row: Any) -> None:
+        if self.interrupts:
+            raise KeyboardInterrupt
+
+    def on_end(self, sim: zofl.Simulation) -> None:
+        self.seen = [sim.result.status, sim.result.reason, zofl.records.load(sim.result.path).length]
+        print(json.dumps(self.seen), flush=True)
+        raise OSError("of a tracker")
+
+
+def ended(data: Any) -> list[Any]:
+    """What a callback sees of a run whose server fails, and what this rank gets."""
+    ends = Ends()
+    with (
+        suppress(zofl.RunFailed),
+        zofl.Simulation(
+            Unread, "softmax", data, family="zo_hfl", rounds=4, out=FOLDER / "ended.h5", callbacks=[ends]
+        ) as sim,
+    ):
+        list(sim)
+    return [ends.seen, sim.result.status, sim.result.reason]
+
+
 def main() -> None:
     clients = {str(k): samples(20 + k, k) for k in range(40)}
     data = zofl.Federation.of_clients(clients, server=samples(40, 44), test=samples(60, 45), validation=0.1)
@@ -125,6 +155,7 @@ def main() -> None:
     attempt("client", lambda: words(run("fedavg", data, "client.h5", gamma_local=1e300)))
     attempt("unread", lambda: words(run(Unread, data, "unread.h5")))
     attempt("unsummed", lambda: words(run(Unsummed, data, "unsummed.h5")))
+    attempt("ended", lambda: ended(data))
     attempt("lead", lambda: zofl.lead(search, data))
     attempt("lead fails", lambda: zofl.lead(lambda: 1 / 0))
     attempt("pruned", lambda: pruned(data))
@@ -133,6 +164,12 @@ def main() -> None:
     run(FedSGD, data, "half-lead.h5", rounds=3)
     attempt("lead continues", lambda: zofl.lead(lambda: words(continued(data, loaded("half-lead.h5")))))
     (FOLDER / f"seen-{RANK}.json").write_text(json.dumps(SEEN))
+
+
+def interrupted() -> None:
+    """Rank 0 is interrupted while the others wait for it."""
+    data = zofl.Federation.of_clients([samples(20, k) for k in range(4)], test=samples(60, 45))
+    run(FedSGD, data, "interrupted.h5", callbacks=[Ends(interrupts=True)])
 
 
 def absent() -> None:
@@ -148,4 +185,4 @@ def absent() -> None:
 
 
 if __name__ == "__main__":
-    main() if len(sys.argv) == 2 else absent()
+    main() if len(sys.argv) == 2 else interrupted() if sys.argv[2] == "interrupted" else absent()

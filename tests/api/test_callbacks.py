@@ -1,7 +1,10 @@
 """Callbacks of the package, against the real libraries."""
 
 import math
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -95,6 +98,115 @@ def test_tensorboards_own_reader_finds_every_column(tmp_path: Path, data: Federa
     for name, values in columns.items():
         kept = [(r, value) for r, value in enumerate(values, 1) if not math.isnan(value)]
         assert written()[name] == [(r, pytest.approx(value, rel=1e-6)) for r, value in kept], name
+
+
+class Ends:
+    """Sees the end, and what the file then holds; fails itself there."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails, self.seen = fails, list[tuple[str, str, str, int]]()
+
+    def on_end(self, run: zofl.Simulation) -> None:
+        kept = records.load(run.result.path)
+        self.seen.append((run.result.status, run.result.reason, str(kept.attrs["status"]), kept.length))
+        assert run.rounds == kept.length and not run.result.rank
+        if self.fails:
+            raise OSError("a tracker's server is away")
+
+
+class Failing(FedSGD):
+    """Fails in round 3."""
+
+    def gradient(self, client: Any, model: Any) -> Any:
+        assert model.r < 2, "planted"
+        return super().gradient(client, model)
+
+
+class At:
+    """Does something after round 2."""
+
+    def __init__(self, what: Any) -> None:
+        self.what = what
+
+    def on_round(self, run: zofl.Simulation, row: Any) -> None:
+        if row["round"] == 2:
+            self.what(run)
+
+
+def raising(exc: BaseException) -> Any:
+    def now(run: Any) -> None:
+        raise exc
+
+    return now
+
+
+@pytest.mark.parametrize(
+    ("method", "now", "raised", "status", "reason"),
+    [
+        (FedSGD, lambda run: None, None, "done", ""),
+        (FedSGD, lambda run: run.stop("enough"), None, "stopped", "enough"),
+        (FedSGD, lambda run: os.kill(os.getpid(), signal.SIGTERM), None, "interrupted", ""),
+        (FedSGD, raising(KeyboardInterrupt()), KeyboardInterrupt, "interrupted", "KeyboardInterrupt"),
+        (FedSGD, raising(ValueError("of a callback")), ValueError, "failed", "ValueError: of a callback"),
+        (FedSGD, raising(UserError("a sentence")), UserError, "failed", "a sentence"),
+        (Failing, lambda run: None, zofl.RunFailed, "failed", "round 3: client 0 "),
+    ],
+)
+def test_callbacks_learn_every_end(
+    tmp_path: Path, data: Federation, method: Any, now: Any, raised: Any, status: str, reason: str
+) -> None:
+    """All of them once, after the file is closed, and none hides the run's failure. Mutations: on_end after a success
+    only; before the rows are written; the first to fail keeps others from it; its exception in place of the run's."""
+    first, second = Ends(fails=raised is not None), Ends()
+    flags: dict[str, Any] = {"family": "zo_hfl", "rounds": 4, "out": tmp_path / "a.h5"}
+    callbacks = [At(now), first, SimpleNamespace(), second]
+    if raised is None:
+        assert zofl.simulate(method, "softmax", data, callbacks=callbacks, **flags).status == status
+    else:
+        with pytest.raises(raised) as caught:
+            zofl.simulate(method, "softmax", data, callbacks=callbacks, **flags)
+        assert caught.type is raised and [note.partition(" (")[0] for note in caught.value.__notes__] == [
+            "Ends.on_end failed, too: OSError: a tracker's server is away"
+        ]
+    length = 4 if status == "done" else 3 if reason == "" else 2
+    assert first.seen == second.seen and len(first.seen) == 1
+    (found,) = first.seen
+    assert found[0] == status and found[1].startswith(reason) and found[3] == length
+    assert found[2] == ("interrupted" if status == "failed" else status)
+    assert run(data, tmp_path / "b.h5").status == "done"
+
+
+def test_a_script_s_failure_and_one_at_the_start_are_ends_too(tmp_path: Path, data: Federation) -> None:
+    """A callback that was never started does not end. Mutations: on_end without on_start; none for the block's
+    exception; the run that has no result after it."""
+    flags: dict[str, Any] = {"family": "zo_hfl", "rounds": 4}
+    ends = Ends()
+    with (
+        pytest.raises(ZeroDivisionError),
+        zofl.Simulation(FedSGD, "softmax", data, callbacks=[ends], out=tmp_path / "a.h5", **flags) as sim,
+    ):
+        for row in sim:
+            1 / (row["round"] - 3)
+    assert ends.seen == [("failed", "ZeroDivisionError: float division by zero", "interrupted", 3)]
+    assert (sim.result.status, sim.result.row["round"]) == ("failed", 3)
+    before, after = Ends(), Ends()
+    with pytest.raises(LookupError, match="at the start"):
+        run(data, tmp_path / "b.h5", before, SimpleNamespace(on_start=raising(LookupError("at the start"))), after)
+    assert before.seen == [("failed", "LookupError: at the start", "interrupted", 0)] and after.seen == []
+    with zofl.Simulation(FedSGD, "softmax", data, callbacks=[after], out=tmp_path / "c.h5", **flags):
+        pass  # no round is begun
+    with pytest.raises(UserError, match="unknown flag"):
+        run(data, tmp_path / "d.h5", after, tua=1)
+    assert after.seen == []
+
+
+def test_tensorboard_closes_its_file_when_a_run_fails(tmp_path: Path, data: Federation) -> None:
+    """Mutation: a writer that stays open, whose thread lives on."""
+    board = zofl.TensorBoard(tmp_path / "tb")
+    with pytest.raises(zofl.RunFailed):
+        zofl.simulate(Failing, "softmax", data, family="zo_hfl", rounds=4, out=tmp_path / "a.h5", callbacks=[board])
+    assert board._writer is None
+    assert not [each for each in threading.enumerate() if "EventWriter" in type(each).__name__ or "_Async" in str(each)]
 
 
 def test_a_pruned_trial_leaves_a_closed_result(tmp_path: Path, data: Federation) -> None:

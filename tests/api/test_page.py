@@ -29,7 +29,10 @@ def test_the_examples_run_and_say_what_the_page_says(tmp_path: Path, monkeypatch
         zofl.simulate("fedavg", "softmax", names["data"], rounds=2, out=f"{library}.h5", callbacks=[tracker()])
         logged = module.log_metrics if library == "mlflow" else module.init.return_value.log
         assert [call.kwargs["step"] for call in logged.call_args_list] == [1, 2]
-        (module.end_run if library == "mlflow" else module.init.return_value.finish).assert_called_once_with()
+        if library == "mlflow":
+            module.end_run.assert_called_once_with("FINISHED")
+        else:
+            module.init.return_value.finish.assert_called_once_with(exit_code=0)
 
 
 CALLS = {

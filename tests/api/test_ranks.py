@@ -67,6 +67,23 @@ def test_a_scripts_exception_ends_the_run_everywhere(seen: Any) -> None:
     assert records.load(folder / "broken.h5").length == 3
 
 
+def test_a_callback_at_rank_0_learns_of_a_failure_and_no_rank_waits(seen: Any) -> None:
+    """Its own exception reaches nobody, and the next runs have their bits (above). Mutations: on_end on every rank, or
+    before the others are told; an exception of it that leaves them waiting."""
+    _, ranks, alone = seen
+    for each in (*ranks, alone):
+        told, status, reason = each["ended"]
+        assert status == "failed" and reason.startswith("round 2: LookupError: planted after client 0")
+        assert told == ([] if each["rank"] else ["failed", reason, 1])
+
+
+def test_an_interruption_of_rank_0_is_told_before_all_ranks_end(tmp_path: Path) -> None:
+    """Mutation: the others ended first, and this rank with them."""
+    done = start(3, "-m", "tests.api.program", tmp_path, "interrupted")
+    assert done.returncode != 0 and done.stdout.count('["interrupted", "KeyboardInterrupt", 1]') == 1
+    assert records.load(tmp_path / "interrupted.h5").attrs["status"] == "interrupted"
+
+
 def test_rank_0_leads_and_the_others_serve(seen: Any) -> None:
     """A class made in a function goes by value. Mutations: others that run the function, too; a failed run that ends
     the serving."""

@@ -88,7 +88,7 @@ def test_a_run_that_its_budget_ended_is_finished_in_a_grid(tmp_path: Path, monke
         Path("toy.toml").write_text(f"{text}rounds = {rounds}\n[axes]\nseed = [1]\n")
         assert grid.main(["toy.toml", "--run"]) == 0
     found = records.load("results/toy/1.h5")
-    assert found.length == 6 and found.attrs["settled"].split() == ["noise_multiplier", "rounds"]
+    assert found.length == 6 and found.attrs["derived_flags"].split() == ["noise_multiplier", "rounds"]
     capsys.readouterr()
     assert grid.main(["toy.toml"]) == 0 and "1 finished" in capsys.readouterr().out
 

@@ -367,7 +367,7 @@ def test_the_measured_numbers_are_those_of_the_results() -> None:
 
 def table_of_methods() -> list[list[list[str]]]:
     """[commands, (what a client computes, what it sends)] of each row."""
-    (table,) = re.findall(r"^\| you have \| .* \| type \|\n\|[-|]+\n(.*?)\n\n", TEXT["README.md"], re.S | re.M)
+    (table,) = re.findall(r"^\| you have \| .* \| command \|\n\|[-|]+\n(.*?)\n\n", TEXT["README.md"], re.S | re.M)
     return [[inline(row.rpartition(" | ")[2]), row.split(" | ")[1:3]] for row in table.splitlines()]
 
 

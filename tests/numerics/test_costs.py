@@ -148,8 +148,8 @@ def test_products_are_counted_as_torch_counts_them() -> None:
 
 
 def test_counting_does_not_load_torch_s_compiler() -> None:
-    """Which would take seconds at the start of every run. Mutations: torch's own counter; no tangent for the bias of a
-    linear layer behind the moving ones.
+    """Which would take seconds at the start of every run. Mutations: torch's own counter, or checkpoints; no tangent
+    for the bias of a linear layer behind the moving ones.
     """
     script = (
         "import sys\nfrom zofl_mpi.rounds.split import costs\n"
@@ -161,6 +161,7 @@ def test_counting_does_not_load_torch_s_compiler() -> None:
         "costs.macs(p)\n"
         "for r in (TwoPoint, Backprop): costs.peak_bytes(HeadLoss(p), r(slice(0, p.client_side.n)), 64)\n"
         "costs.peak_bytes(HeadLoss(p), ForwardMode(slice(0, p.n_client)), 64)\n"
+        "with costs.recomputing(p.blocks): costs.step_macs(HeadLoss(p), Backprop(slice(0, p.client_side.n)))\n"
         "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])\n"
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)

@@ -41,6 +41,7 @@ from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SFLV2
+from zofl_mpi.problems import saving
 from zofl_mpi.problems.counting import Allocations, Products
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network
@@ -137,6 +138,67 @@ def test_parts_and_blocks_take_less_memory_and_blocks_more_products() -> None:
             assert needs[memory].macs * 16 == round(16 * each)
         assert needs["accumulate:4"].bytes < needs["checkpoint"].bytes < needs["none"].bytes
         assert found["accumulate:4"][STEP_COUNTED] == found["none"][STEP_COUNTED] + 16 * again
+
+
+# --- blocks computed again
+
+
+class Square(nn.Module):
+    """Changes its input in place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(x)
+
+
+def backward(forward: Any, bf16: bool, passes: int = 1) -> tuple[list[list[Tensor]], list[Tensor], int, int]:
+    """Gradients of some passes through one graph, BatchNorm's statistics, peak bytes and FLOPs.
+
+    Each of three blocks is computed by `forward(block, x)`.
+    """
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.BatchNorm2d(4), nn.ReLU(True), nn.Conv2d(4, 4, 3, padding=1)) for _ in range(3)]
+    last, x = nn.Linear(4 * 36, C), torch.randn(5, 4, 6, 6)
+    net = nn.ModuleList([*blocks, last])
+    with Allocations() as counted, Products() as products:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            for block in blocks:
+                x = forward(block, x)
+            loss = last(x.flatten(1)).float().logsumexp(1).sum()
+        again = ((loss, list(net.parameters()), None, k < passes - 1) for k in range(passes))
+        found = [list(torch.autograd.grad(*each)) for each in again]
+        del x, loss
+    return found, list(net.buffers()), counted.peak, products.flops
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_blocks_are_computed_again_as_torch_does_it(bf16: bool) -> None:
+    """To the bit and byte, in as many products; also by two backward passes through one graph. Mutations: in float32
+    beside autocast; a block computed to its end; tensors that live on; a second pass without tensors."""
+    from torch.utils.checkpoint import checkpoint
+
+    def theirs(block: nn.Module, x: Tensor) -> Any:
+        return checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
+
+    def ours(block: nn.Module, x: Tensor) -> Any:
+        return saving._checkpointed(block.forward, x)
+
+    for passes in (1, 2):
+        (g, buffers, *sizes), (wanted, others, *like) = (backward(how, bf16, passes) for how in (ours, theirs))
+        assert sizes == like
+        for one, other in zip([*itertools.chain(*g), *buffers], [*itertools.chain(*wanted), *others], strict=True):
+            assert torch.equal(one, other)
+    plain = backward(lambda block, x: block(x), bf16)
+    assert backward(ours, bf16)[2] < 0.9 * plain[2] and plain[3] < sizes[1]
+
+
+def test_a_block_that_changes_its_input_is_refused() -> None:
+    """Mutation: the changed input taken, which gives another gradient."""
+    block = nn.Sequential(Square(), nn.Linear(3, 3), nn.Tanh())
+    end = saving._checkpointed(block.forward, torch.ones(2, 3) * 2)
+    with pytest.raises(RuntimeError, match="changes the input of its block in place"):
+        end.sum().backward()
+    with torch.no_grad():
+        assert not saving._checkpointed(block.forward, torch.ones(2, 3)).requires_grad
 
 
 # --- networks

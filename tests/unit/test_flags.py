@@ -371,6 +371,25 @@ def test_a_problem_may_have_a_default_of_its_own_for_a_methods_flag(capsys: pyte
     assert re.search(r"--eta FLOAT .*distance to X_i. \(default:\s+0\.005\)", capsys.readouterr().out, re.DOTALL)
 
 
+@pytest.mark.parametrize(
+    ("family", "words", "method", "problem"),
+    [
+        (zo_hfl, [], "zo_hfl", "softmax"),
+        (zo_hfl, ["--method", "fedavg", "--problem", "mlp"], "zo_hfl", "softmax"),
+        (fedrzo, ["--method", "fedrzo_bl", "--problem", "fair"], "fedrzo_nn", "hyperparameter"),
+        (heron_sfl, ["--problem", "split_mlp", "--paper"], "heron", "split_resnet"),
+    ],
+)
+def test_help_says_the_defaults_of_method_and_problem_whatever_is_given(
+    capsys: pytest.CaptureFixture[str], family: Any, words: list[str], method: str, problem: str
+) -> None:
+    """The problem's is that of the method. Mutation: what was given, as its own default."""
+    with pytest.raises(SystemExit):
+        parse_plan(family, [*words, "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert re.findall(r"module:Class for one of your own. \(default: (\w+)\)", told) == [method, problem]
+
+
 def another(leaf: flags.Leaf) -> Any:
     """A value that a flag may have, and that is not its default."""
     if typing.get_origin(leaf.kind) is Literal:

@@ -334,30 +334,30 @@ def test_what_followed_from_a_budget_is_no_other_configuration(one: grid.Grid) -
     """Mutations: every flag that differs is free; z of --epsilon is compared with the 0 that was typed."""
     path = write(one, 6, "done", tau=[4.0], eval_every=5)
     with h5py.File(path, "r+") as file:
-        set_attributes(file, {"settled": "tau"})
+        set_attributes(file, {"derived_flags": "tau"})
     assert "--eval-every was 5, is now 2; remove" in state(one)[1]
     with h5py.File(path, "r+") as file:
-        set_attributes(file, {"settled": "tau eval_every"})
+        set_attributes(file, {"derived_flags": "tau eval_every"})
     assert state(one)[0] == "finished"
 
 
 @pytest.mark.parametrize(("done", "status", "word"), [(4, "done", "finished"), (4, "interrupted", "interrupted")])
-@pytest.mark.parametrize("settled", ["tau rounds", "tau"])
+@pytest.mark.parametrize("derived", ["tau rounds", "tau"])
 def test_a_result_that_its_budget_ended_is_finished(
-    one: grid.Grid, done: int, status: str, word: str, settled: str
+    one: grid.Grid, done: int, status: str, word: str, derived: str
 ) -> None:
     """Fewer rounds than the grid's, as the result itself says. Mutations: any shorter result; one that was stopped; one
     whose budget gave another flag alone; one that is longer than the grid's."""
     with h5py.File(write(one, done, status, saved=4), "r+") as file:
-        set_attributes(file, {"settled": settled})
+        set_attributes(file, {"derived_flags": derived})
     found, sentence = state(one)
-    assert found == (word if settled == "tau rounds" else "interrupted")
+    assert found == (word if derived == "tau rounds" else "interrupted")
     assert ("its budget ended it" in sentence) == (found == "finished")
 
 
 def test_a_result_longer_than_the_grid_is_no_work_whatever_its_budget(one: grid.Grid) -> None:
     with h5py.File(write(one, 7, "done"), "r+") as file:
-        set_attributes(file, {"settled": "rounds"})
+        set_attributes(file, {"derived_flags": "rounds"})
     assert state(one)[0] == "other"
 
 

@@ -28,10 +28,11 @@ class Result:
 
     Attributes:
         path: of the result file, written by rank 0.
-        status: done; stopped (by a callback, the script or the method); interrupted (by a signal); running.
+        status: done; stopped (by a callback, the script or the method); interrupted (by a signal); running; failed, of
+            a run that raised an exception (its file then says interrupted).
         row: columns of the last round, {name: value}.
         config: the resolved configuration, {flag: value}.
-        reason: reason of the stop; "" if the run was not stopped.
+        reason: reason of the stop or of the failure; else "".
         rank: of this process; rank 0 has the tables.
     """
 

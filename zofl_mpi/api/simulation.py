@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self, final
 from zofl_mpi.api import isolation, ranks
 from zofl_mpi.api.arguments import Arguments
 from zofl_mpi.api.result import Result
-from zofl_mpi.engine.world import World, at_server, run_or_fail_all
-from zofl_mpi.errors import RunFailed, UserError, root_of
+from zofl_mpi.engine.world import SingleProcess, World, at_server, run_or_fail_all
+from zofl_mpi.errors import RunFailed, UserError, mistake, root_of
 from zofl_mpi.run.command import plan as plans
 from zofl_mpi.run.command.build import Built, build, compile_kernel, opened
 from zofl_mpi.run.loop.progress import Progress, progress
@@ -48,7 +48,7 @@ class Simulation:
         method: the method, as built.
         plan: the resolved configuration, {flag: value}.
         row: columns of the last round; {} before the first.
-        result: a `Result`, once the block is left.
+        result: a `Result`, once the run has ended; of a failed run, too.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class Simulation:
         self._result: Result | None = None
         self._session: Session | None = None
         self._rows: Iterator[dict[str, float]] = iter(())
-        self._served = self._began = False
+        self._served, self._started = False, list[Any]()  # callbacks whose on_start was called
 
     @property
     def result(self) -> Result:
         """The result of the run; UserError while it is in progress."""
         if self._result is None:
-            raise UserError("the run has no result yet: read it after the `with` block")
+            raise UserError("the run has no result yet: read it after the `with` block, or in a callback's on_end")
         return self._result
 
     @property
@@ -123,11 +123,12 @@ class Simulation:
         if self._session is None:
             self._serve()
             return
-        if not self._began:
-            self._began = True
-            self._tell("on_start", self)
+        for callback in self._callbacks[len(self._started) :]:
+            self._started.append(callback)
+            _tell(callback, "on_start", self)
         while (row := self._next(self._session)) is not None:
-            self._tell("on_round", self, row)
+            for callback in self._callbacks:
+                _tell(callback, "on_round", self, row)
             yield row
 
     def _next(self, session: Session) -> dict[str, float] | None:
@@ -150,8 +151,8 @@ class Simulation:
                     world.abort(ranks.last_words(exc))
                 with ranks.aborting(world):
                     self._serve()
-                    told = world.bcast(None)
-                self._learn(told)
+                    result = world.bcast(None)
+                self._learn(result)
                 return
             try:
                 if exc is None and not self._session.rounds.ended:
@@ -168,30 +169,43 @@ class Simulation:
                 return
             # all ranks have the result: an exception of a callback affects no other rank
             with ExitStack() as at_the_end:
-                for callback in reversed(self._callbacks):
-                    at_the_end.callback(getattr(callback, "on_end", lambda _: None), self)
+                for callback in reversed(self._started):
+                    at_the_end.callback(_tell, callback, "on_end", self)
+                if not self._job.plan.values["quiet"]:
+                    show(self._session.closing())
 
     def _ended(self, session: Session, world: World) -> None:
+        """Give all ranks the result of a run that is done, stopped or interrupted by a signal."""
         session.clients.close()
         session.job.watch.ends()
         ended, reason = session.rounds.ended, session.rounds.reason if session.rounds.ended == "stopped" else ""
+        self._share(session, world, ended, reason)
+
+    def _share(self, session: Session, world: World, status: str, reason: str) -> None:
+        """Send the result to all ranks."""
         config = json.loads(json.dumps(self.plan))  # as the file has it
-        self._result = Result(str(session.recorder.path), ended, self.row, config, reason=reason)
-        world.bcast(("", self._result))
-        self._result = replace(self._result, built=self._given, problem=self.method.setting.problem)
-        if not self._job.plan.values["quiet"]:
-            show(session.closing())
+        result = Result(str(session.recorder.path), status, self.row, config, reason=reason)
+        self._result = replace(result, built=self._given, problem=self.method.setting.problem)
+        world.bcast(result)
 
     def _failed(self, session: Session, world: World, exc: BaseException) -> None:
-        """Close the result of a failed run, and raise on all ranks, or end those that cannot respond."""
+        """Close the result of a failed run and end callbacks; raise on all ranks, or end those that cannot respond."""
         session.break_off(exc)
-        if world.size == 1:
-            return
-        if isinstance(exc, Exception) and session.clients.give_up():
+        status = "interrupted" if isinstance(exc, KeyboardInterrupt) else "failed"
+        reason = str(exc) if isinstance(exc, UserError) else f"{type(exc).__name__}: {exc}".removesuffix(": ")
+        responds = isinstance(exc, Exception) and session.clients.give_up()
+        if responds:
             session.clients.close(1)
-            world.bcast((str(exc) if isinstance(exc, UserError) else f"{type(exc).__name__}: {exc}", None))
-        else:
-            world.abort(ranks.last_words(exc))
+        self._share(session, world if responds else SingleProcess(), status, reason)
+        try:
+            for callback in self._started:
+                try:
+                    _tell(callback, "on_end", self)
+                except Exception as second:  # the caller gets the run's own failure
+                    exc.add_note(f"{type(callback).__name__}.on_end failed, too: {mistake(second)}")
+        finally:
+            if world.size > 1 and not responds:
+                world.abort(ranks.last_words(exc))
 
     def _serve(self) -> None:
         if not self._served:
@@ -199,23 +213,23 @@ class Simulation:
             self._job.serve()
             self._job.watch.ends()
 
-    def _learn(self, told: tuple[str, Result | None]) -> None:
+    def _learn(self, result: Result) -> None:
         """Receive rank 0's outcome."""
-        failure, result = told
-        if result is None:
-            raise RunFailed(f"rank 0: {failure}")
         own = replace(result, rank=self.rank, built=self._given, problem=self.method.setting.problem)
         self._result, self.row = own, dict(result.row)
-
-    def _tell(self, event: str, *arguments: Any) -> None:
-        for callback in self._callbacks:
-            getattr(callback, event, lambda *_: None)(*arguments)
+        if result.status == "failed":
+            raise RunFailed(f"rank 0: {result.reason}")
 
     def _leads(self) -> Session:
         if self._session is None:
             where = f"rank {self.rank}" if self.rank else "a run that has not begun"
             raise UserError(f"{where} has no state and cannot stop a run: use rank 0, within the `with` block")
         return self._session
+
+
+def _tell(callback: Any, event: str, *arguments: Any) -> None:
+    """Call a callback's function for the event, if it has one."""
+    getattr(callback, event, lambda *_: None)(*arguments)
 
 
 def simulate(
@@ -236,8 +250,8 @@ def simulate(
         data: a name or a file's path, as for --data, or a `Federation` in memory; None: the default.
         family: zo_hfl, fedrzo or heron_sfl; needed if method and problem belong to several.
         callbacks: objects with some of on_start(run), on_round(run, row) and on_end(run), called at rank 0: before the
-            first round, after each round and before its checkpoint, and once the result is closed. Their time counts
-            for no round.
+            first round, after each round and before its checkpoint, and once the result is closed. A failed run ends,
+            too (`run.result.status`). Their time counts for no round.
         mpi: False: this process alone, even under a launcher; True: MPI in any case.
         flags: those of `python -m zofl_mpi.FAMILY --help`, with underscores; quiet is True by default.
 

@@ -29,12 +29,6 @@ class Wrapped(Clients):
         self.refuse(counted, step, "clients.ask_each")
         return self.inner.ask_each(step, each, counted=counted, **how)
 
-    def mean(self, step: Step, message: Any, **how: Any) -> Any:
-        return self.inner.mean(step, message, **how)
-
-    def sum(self, step: Step, message: Any, term: Any, **how: Any) -> Callable[[], Any]:
-        return self.inner.sum(step, message, term, **how)
-
     def holders(self) -> list[int]:
         return self.inner.holders()
 

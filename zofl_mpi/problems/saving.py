@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -84,17 +85,64 @@ def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
     Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016. BatchNorm updates its running
     statistics in both computations: `Flat.swap` binds others for the second.
     """
-    from torch.utils.checkpoint import checkpoint
-
     blocks = list(dict.fromkeys(blocks))
     for block in blocks:
-        again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
-        vars(block)["forward"] = again
+        vars(block)["forward"] = partial(_checkpointed, block.forward)
     try:
         yield
     finally:
         for block in blocks:
             del block.forward
+
+
+class _Saved:
+    """A tensor that a graph needs; None until a backward pass computes it again."""
+
+    tensor: Tensor | None = None
+
+
+class _AllSaved(Exception):
+    """Every tensor that a backward pass needs is computed."""
+
+
+def _checkpointed(forward: Callable[..., Any], x: Tensor, *more: Any, **named: Any) -> Any:
+    """forward(x, ...), of which the graph keeps the inputs only; a backward pass computes the rest again.
+
+    Does the same as torch.utils.checkpoint, whose first call imports torch's compiler: 1.8 CPU seconds of each start.
+    """
+    if not torch.is_grad_enabled():
+        return forward(x, *more, **named)
+    saved, hooks, version = list[weakref.ref[_Saved]](), torch.autograd.graph.saved_tensors_hooks, x._version
+    device = x.device.type
+    dtype, enabled = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+    autocast = partial(torch.autocast, device, dtype, enabled, torch.is_autocast_cache_enabled())
+
+    def mark(tensor: Tensor) -> _Saved:
+        own = _Saved()
+        saved.append(weakref.ref(own))
+        return own
+
+    def fetch(own: _Saved) -> Tensor:
+        if own.tensor is None:
+            if x._version != version:
+                raise RuntimeError("a layer changes the input of its block in place: it cannot be computed again")
+            waiting = saved[::-1]
+
+            def keep(tensor: Tensor) -> Tensor:
+                if (other := waiting.pop()()) is not None:  # else no backward pass needs it any more
+                    other.tensor = tensor.detach()
+                if not waiting:
+                    raise _AllSaved
+                return tensor.detach()
+
+            with suppress(_AllSaved), torch.enable_grad(), autocast(), hooks(keep, lambda tensor: tensor):
+                forward(x, *more, **named)
+        tensor, own.tensor = own.tensor, None
+        assert tensor is not None
+        return tensor
+
+    with hooks(mark, fetch):
+        return forward(x, *more, **named)
 
 
 def grouped(module: nn.Module) -> list[nn.Module]:

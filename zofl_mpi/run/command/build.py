@@ -99,9 +99,9 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
         run_or_fail_all(world, lambda: plans.check_hooks(flags.instantiate(cls, values, setting=data), plan))
     setting, reason = _with_kernel(world, cls, data, plan)
     method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
-    settled = world.bcast(at_server(world, lambda: plans.derived_flags(method, plan)))
-    if settled:  # derived from a budget and the rounds
-        plan = replace(plan, values=values | settled)
+    derived = world.bcast(at_server(world, lambda: plans.derived_flags(method, plan)))
+    if derived:  # derived from a budget and the rounds
+        plan = replace(plan, values=values | derived)
         method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
     devices.bind(world, method, values["method"], speaks=not values["dry_run"])
     fault = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
@@ -109,7 +109,7 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
     _check_server_ranks(world, method, plan)
     attrs: dict[str, Any] = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
     attrs |= {"kernel_choice": reason} if reason else {}
-    attrs |= {"settled": " ".join(settled)} if settled else {}
+    attrs |= {"derived_flags": " ".join(derived)} if derived else {}
     attrs |= {"devices": setting.fleet.class_rows()} if setting.fleet is not None else {}
     return Built(world, plan, method, loads, placements, attrs)
 

@@ -88,7 +88,8 @@ def parse_plan(family: Family, arguments: Sequence[str]) -> Plan:
     words = [*flags.to_arguments(table, known, config or resume), *arguments]
     program = f"python -m {family.__spec__.name}"
     defaults = problem_of(family, problem).usual
-    usual = {**defaults.get("", {}), **defaults.get(method, {})}
+    usual = {"method": next(iter(family.METHODS)), "problem": usual_problem}
+    usual |= {**defaults.get("", {}), **defaults.get(method, {})}
     owners = partial(owners_of, family, method=method)
     values = flags.parse(groups, words, program, _opening(family, method), owners, usual)
     flags.check_used(known, values, usual, before)

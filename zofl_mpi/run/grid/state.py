@@ -42,12 +42,12 @@ def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
     planned = resolved(grid.module, run.flags)
     before = result.config
     kept = {k: v for k, v in planned.items() if k in before or k in run.flags}  # a later 1.x may have more flags
-    settled = str(result.attrs.get("settled", "")).split()  # what follows from a budget is no choice
-    free = FREE_FLAGS | {"rounds", *settled}
+    derived = str(result.attrs.get("derived_flags", "")).split()  # what follows from a budget is no choice
+    free = FREE_FLAGS | {"rounds", *derived}
     names = [k for k in {**before, **kept} if k not in free and before.get(k) != kept.get(k)]
     if names:
         return "other", _other(flags.changes(names, before, kept))
-    return _how_far(result, planned["rounds"], "rounds" in settled)
+    return _how_far(result, planned["rounds"], "rounds" in derived)
 
 
 def _how_far(result: records.Heading, rounds: int, budget: bool) -> tuple[str, str]:

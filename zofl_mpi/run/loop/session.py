@@ -12,7 +12,7 @@ from zofl_mpi.engine import device
 from zofl_mpi.engine.between import composed
 from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.ledger import bytes_in_words
-from zofl_mpi.errors import RunFailed, UserError
+from zofl_mpi.errors import RunFailed, UserError, warn
 from zofl_mpi.run import records
 from zofl_mpi.run.command.build import Job
 from zofl_mpi.run.loop import rounds as loop
@@ -21,7 +21,7 @@ from zofl_mpi.run.loop.local import LocalClients
 from zofl_mpi.run.loop.screen import show
 from zofl_mpi.run.loop.signals import STATUS
 from zofl_mpi.run.loop.totals import Totals, short
-from zofl_mpi.run.loop.tracking import tracker
+from zofl_mpi.run.loop.tracking import TensorBoard, tracker
 from zofl_mpi.run.mpi.world import MPIWorld
 
 NOTABLE = 0.1
@@ -83,7 +83,13 @@ class Session:
 
 def lead(job: Job) -> int:
     """Run the rounds and close everything; return the exit status. A failure ends all ranks with one message."""
-    session, track = Session(job), None
+    session = Session(job)
+    track: TensorBoard | None = None
+
+    def end_tracking() -> None:
+        if track is not None:
+            track.on_end(session)
+
     try:
         track = tracker(job.plan.values["track"], session.recorder.path)
         for row in session.rows():
@@ -91,15 +97,18 @@ def lead(job: Job) -> int:
                 track.on_round(session, row)
     except UserError as exc:
         session.break_off(exc)
+        with suppress(UserError):  # report the run's own failure
+            end_tracking()
         remedy = f"; {job.watch.remedy()}" if job.watch.has_checkpoint else ""
         job.world.abort(f"{exc.trace if isinstance(exc, RunFailed) else ''}zofl_mpi: {exc}{remedy}")
         return 1
-    finally:
-        if track is not None:
-            track.on_end(session)
     status = STATUS if session.rounds.ended == "interrupted" else 0
     session.clients.close(status)
     show(session.closing())
+    try:
+        end_tracking()
+    except UserError as exc:  # the result is complete
+        warn(str(exc))
     return status
 
 

@@ -2,7 +2,8 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, final
@@ -25,21 +26,28 @@ class TensorBoard:
     def on_round(self, run: Any, row: Mapping[str, float]) -> None:
         """Write the round's columns to the file; UserError if that fails."""
         r = int(row["round"])
-        try:
+        with self._writing():
             if self._writer is None:
                 self._writer = self._make(self.folder, purge_step=r)
             for name, value in row.items():
                 if name != "round" and not math.isnan(value):
                     self._writer.add_scalar(name, value, r)
             self._writer.flush()
-        except OSError as exc:
-            raise UserError(f"TensorBoard: {self.folder} cannot be written: {exc.strerror or exc}") from exc
 
     def on_end(self, run: Any) -> None:
-        """Close the file."""
-        if self._writer is not None:
-            self._writer.close()
-        self._writer = None
+        """Close the file, however the run ended; UserError if that fails."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with self._writing():
+                writer.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turn errors of the file into a message."""
+        try:
+            yield
+        except OSError as exc:
+            raise UserError(f"TensorBoard: {self.folder} cannot be written: {exc.strerror or exc}") from exc
 
 
 def tracker(track: str, result: Path | None) -> TensorBoard | None:

@@ -135,7 +135,7 @@ class Recorder:
             m: clients (0: as before).
             ranks: ranks of this session (0: as before); /ranks keeps the width of the widest session, padded with 0.
             rounds: planned rounds in total; 0: no more.
-            attrs: attributes of this session; in the root only `config`, `folders` and `settled` are replaced.
+            attrs: attributes of this session; in the root only `config`, `folders` and `derived_flags` are replaced.
         """
 
         def prepare(file: Any) -> None:

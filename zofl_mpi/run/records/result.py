@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 from zofl_mpi.run.records.checkpoint import checkpoint_path, load_checkpoint
 from zofl_mpi.run.records.hdf5 import attributes_of, plain, read_file
 from zofl_mpi.run.records.layout import check_result
-from zofl_mpi.run.records.rows import RANK_TABLE, read_placements
+from zofl_mpi.run.records.rows import by_round, read_placements
 
 
 @final
@@ -128,7 +128,8 @@ def heading(path: str | os.PathLike[str]) -> Heading:
     """Read the attributes of a result (UserError as in `load`, except damage inside a table)."""
 
     def read(file: Any) -> Heading:
-        attrs = check_result(file, path).attrs
+        check_result(file, path)
+        attrs = attributes_of(file)
         return Heading(Path(path), attrs, json.loads(attrs.get("config") or "{}"), int(file["rounds"].attrs["done"]))
 
     return read_file(Path(path), read)
@@ -138,12 +139,12 @@ def load(path: str | os.PathLike[str]) -> Run:
     """Read a result: finished, still growing, or of a killed run (UserError: missing, damaged or no result)."""
 
     def read(file: Any) -> Run:
-        found, attrs = check_result(file, path)
+        names = check_result(file, path)
+        attrs, tables = attributes_of(file), {group: by_round(file, group) for group in ("rounds", "clients", "ranks")}
+        columns = {name: attributes_of(item) for name, item in tables["rounds"]}
         length = int(file["rounds"].attrs["done"])  # a full disk or a kill may leave a partial row behind
-        data = {group: _within(found, group) for group in ("rounds", "clients", "ranks", "final")}
-        columns = {name: attributes_of(item) for name, item in data["rounds"].items()}
-        final = {name: plain(item[()]) for name, item in data.pop("final").items()}
-        rows = {group: {name: item[:length] for name, item in items.items()} for group, items in data.items()}
+        rows = {group: {name: item[:length] for name, item in table} for group, table in tables.items()}
+        final = {name.partition("/")[2]: plain(file[name][()]) for name in names if name.startswith("final/")}
         return Run(
             path=Path(path),
             attrs=attrs,
@@ -159,9 +160,3 @@ def load(path: str | os.PathLike[str]) -> Run:
         )
 
     return read_file(Path(path), read)
-
-
-def _within(data: Mapping[str, Any], group: str) -> dict[str, Any]:
-    """Data sets of a group by their own names, without the table of ranks, whose rows are no rounds."""
-    start = f"{group}/"
-    return {name[len(start) :]: data[name] for name in data if name.startswith(start) and name != RANK_TABLE}

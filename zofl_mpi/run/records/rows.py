@@ -117,7 +117,7 @@ def cut_back(path: object, m: int, ranks: int, rounds: int, attrs: Attributes, f
     sessions = [*json.loads(before["sessions"]), session(rounds, ranks, attrs)]
     while len(sessions) > SESSIONS:
         del sessions[1]
-    config = {name: attrs[name] for name in ("config", "folders", "settled") if name in attrs}
+    config = {name: attrs[name] for name in ("config", "folders", "derived_flags") if name in attrs}
     if "missing_rounds" in before:
         config["missing_rounds"] = [1, min(rounds, json.loads(before["missing_rounds"])[1])]
     set_attributes(file, {**config, "status": "running", "ranks": ranks, "sessions": sessions})
