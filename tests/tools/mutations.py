@@ -5,7 +5,7 @@
     python -m tests.tools.mutations --record FILE             keep in FILE which test runs which lines, or read it there
 
 The tests of tests/unit and tests/numerics are collected once and run once, with the lines that each runs. A mutant is a
-fork of that process with other code in its functions, and meets the tests that run its line, quickest first; those of
+fork of that process with other code in its functions, and meets the tests that run its line, quickest first, up to
 `--seconds` seconds in all. It is killed by the first that fails, or takes ten times as long. What is not in functions
 (fields, constants) is imported anew with its fault. Tests that start processes do not see a mutant: a share is a lower
 bound of what the suite kills. Each survivor is printed: a test that is missing, or another way to say the same.
@@ -263,14 +263,20 @@ class Warm:
         return seconds, by_line
 
     def _chosen(self, mutant: Mutant) -> list[Chosen]:
-        """The tests that run a mutant, quickest first, and before them those that have killed others in its file."""
+        """The tests that run a mutant: those that have killed others in its file, then of each function with its
+        parameters the quickest, the second, and so on.
+        """
         name = str(file_of(mutant.module).relative_to(ROOT))
         by_line = self.by_line.get(name, {})
         tests = set[str]()
         for lines in mutant.lines if mutant.place.in_function else [by_line]:
             tests = tests or set(itertools.chain.from_iterable(by_line.get(line, []) for line in lines))
-        tests = {each for each in tests if self.sound.get(each, True)}
-        ordered = sorted(tests, key=lambda each: (self.seconds[each] / (1 + 10 * self.kills[name, each]), each))
+        quickest = sorted((each for each in tests if self.sound.get(each, True)), key=self.seconds.__getitem__)
+        rank, seen = dict[str, float](), Counter[str]()
+        for each in quickest:
+            seen[function := each.partition("[")[0]] += 1
+            rank[each] = seen[function] / (1 + self.kills[name, each])
+        ordered = sorted(quickest, key=rank.__getitem__)
         whole = list(itertools.accumulate(self.seconds[each] for each in ordered))
         return [
             Chosen(each, self.seconds[each])
