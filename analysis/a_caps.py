@@ -22,6 +22,7 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.numerics.schedules import stepsize
 from zofl_mpi.problems.analytic.caps import Caps
+from zofl_mpi.report import palette
 from zofl_mpi.run.command.flags import from_flags
 from zofl_mpi.run.loop.local import LocalClients
 
@@ -124,34 +125,38 @@ def text(rows: Sequence[dict[str, Any]]) -> tuple[str, str]:
 
 @figures.styled
 def draw(found: dict[float, list[Array]], first: Array) -> Any:
-    """Draws F of one entry with its kinks and where the descents end; F - F* over rounds."""
-    figure, panels = figures.canvas(1, 2, figures.PAGE, 2.4)
-    implicit(panels[0, 0], found, first)
-    panel = panels[0, 1]
-    for k, (eta, runs) in enumerate(found.items()):
-        for number, points in enumerate(runs):
-            panel.plot(excess(points), label=None if number else f"ZO-HFL, η = {eta:g}", **figures.smooth(k))
-    panel.plot(excess(first), label="first-order surrogate", color="0.3", linestyle="--")
-    panel.set(xlabel="rounds", ylabel="$F(x_r) - F^*$", yscale="log", title="distance from the optimum")
-    panel.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.62))
+    """Draws F along equal entries of x, and F - F* over rounds and, of ZO-HFL, after the last one for each eta."""
+    figure, ((left, middle, right),) = figures.canvas(1, 3, figures.PAGE, 2.2)
+    zeroth, surrogate = (palette.BLUE, "o"), (palette.ORANGE, "s")
+    runs = found[max(found)]
+    implicit(left, [("first-order surrogate", first, *surrogate), (f"ZO-HFL, η = {max(found):g}", runs[0], *zeroth)])
+    middle.plot(excess(first), color=surrogate[0], linestyle="--")
+    for points in runs:
+        middle.plot(excess(points), color=zeroth[0], linewidth=0.6)
+    middle.set(xlabel="rounds", ylabel="$F(x_r) - F^*$", yscale="log")
+    middle.set_title(f"over rounds ({len(runs)} seeds)", loc="left")
+    ends = [np.array([excess(points[-1:])[0] for points in each]) for each in found.values()]
+    figures.barred(
+        right, list(found), **figures.averaged(ends), color=zeroth[0], marker="o", markersize=4, linestyle=""
+    )
+    right.set(xlabel="smoothing radius η", ylabel="$F(x_R) - F^*$", xscale="log", ylim=(0, None))
+    figures.ticks(right, found)
+    right.set_title("ZO-HFL, last round\n(bar: 95 % t interval)", loc="left")
+    figures.legend(figure, np.array([[left]]), 3, "")
     return figure
 
 
-def implicit(panel: Any, found: dict[float, list[Array]], first: Array) -> None:
-    """Draws an entry's F, its kinks, the minimiser, and where the descents end."""
+def implicit(panel: Any, ends: Sequence[tuple[str, Array, str, str]]) -> None:
+    """Draws F of equal entries of x, its kinks, and where the descents end."""
     x = np.linspace(-0.2, START + 0.1, 541)
-    values = [CAPS.implicit(np.full(CAPS.n, point)) / CAPS.n for point in x]
-    panel.plot(x, values, color="0.2")
+    panel.plot(x, [CAPS.implicit(np.full(CAPS.n, point)) for point in x], color="0.2")
     for t in CAPS.wishes:
         panel.axvline(t, color="0.85", linewidth=0.6, zorder=0)
-    marks = [("first-order surrogate", first[-1], "s"), ("ZO-HFL", next(iter(found.values()))[0][-1], "o")]
-    for k, (name, end, marker) in enumerate(marks):
-        at = float(end.mean())
-        height = CAPS.implicit(np.full(CAPS.n, at)) / CAPS.n
-        panel.plot([at], [height], label=f"end of {name}", **{**figures.smooth(k), "marker": marker, "linestyle": ""})
-    name = f"$F / {CAPS.n}$, all entries of $x$ equal"
-    panel.set(xlabel="$x$ (each entry)", ylabel=name, title="implicit function; lines: its kinks")
-    panel.legend(frameon=False, loc="upper center")
+    for name, points, colour, marker in ends:
+        at = float(points[-1].mean())
+        panel.plot([at], [CAPS.implicit(np.full(CAPS.n, at))], color=colour, marker=marker, linestyle="", label=name)
+    panel.set(xlabel=f"each of the {CAPS.n} entries of $x$", ylabel="$F$")
+    panel.set_title("F, its kinks, both ends", loc="left")
 
 
 if __name__ == "__main__":

@@ -22,10 +22,11 @@ from typing import Any
 from shared import choosing, edges, figures, wording
 from shared.choosing import Choice, named_step, size
 from shared.files import Report
-from shared.groups import Group, ahead, entries, series
+from shared.groups import Group, ahead, series
 from shared.study import counts, spread, study
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.report.groups import t_half_width
 
 GRIDS = ["a_personal.toml", "a_personal_tuned.toml", "a_personal_steps.toml"]
 STEPS = ("local", "server", "own", "lam", "copy")
@@ -55,7 +56,7 @@ Row = Mapping[str, Any]
 def report(groups: Sequence[Group]) -> Report:
     """The tables and the figure."""
     rows = rows_of(groups)
-    return Report(tables(rows), note(groups), rows, draw(groups))
+    return Report(tables(rows), note(groups), rows, draw(rows))
 
 
 main = study("a_personal", __doc__, GRIDS, AXES, report, needed=PLACE)
@@ -229,44 +230,34 @@ def note(groups: Sequence[Group]) -> str:
 
 
 @figures.styled
-def draw(groups: Sequence[Group]) -> Any:
+def draw(rows: Sequence[Row]) -> Any:
     """Draws a row per data set and a column per kind of steps: personal accuracy, full, and global, hollow, by cell."""
-    told = [g for g in groups if kind(g) != "tried" and g.runs]
-    kinds, names = list(dict.fromkeys(map(kind, told))), entries(told, "data")
-    figure, panels = figures.canvas(len(names), len(kinds), figures.PAGE, 2.5, sharex=True, sharey="row")
+    told = [r for r in rows if r["steps"] != "tried" and r["seeds"]]
+    kinds, names = (list(dict.fromkeys(r[key] for r in told)) for key in ("steps", "data"))
+    figure, panels = figures.canvas(len(names), len(kinds), figures.PAGE, 2.5, sharex=True, sharey=True)
     for panel, (data, steps) in zip(panels.flat, ((d, k) for d in names for k in kinds), strict=True):
-        block = [g for g in told if (kind(g), g.entry("data")) == (steps, data)]
-        cells = entries(block, "cell")
-        for group in block:
-            mark(panel, group, cells.index(group.entry("cell")))
+        block = [r for r in told if (r["steps"], r["data"]) == (steps, data)]
+        cells = list(dict.fromkeys(r["cell"] for r in block))
+        for r in block:
+            mark(panel, r, cells.index(r["cell"]))
         panel.set_title(f"{wording.spelled(data)}, {steps} steps", loc="left")
-        panel.set_xticks(range(len(cells)), [wording.cell_name(block, cell) for cell in cells])
+        panel.set_xticks(range(len(cells)), [c.replace("a", "α = ").replace("-b", ", β = ") for c in cells])
     for line in panels:
         line[0].set_ylabel("accuracy (%)")
-    figures.legend(figure, panels, 4, "mean, least and largest of the seeds; full: personal, hollow: global")
+    figures.legend(figure, panels, 4, "mean over seeds, 95 % t interval; full: personal, hollow: global")
     return figure
 
 
-def mark(panel: Any, group: Group, at: int) -> None:
-    """Draws a group's two accuracies beside the other methods' of its cell."""
-    k = list(NAMES).index(group.entry("method"))
+def mark(panel: Any, row: Row, at: int) -> None:
+    """Draws a row's two accuracies beside the other methods' of its cell."""
+    k = list(NAMES).index(row["method"])
     x, colour = at + (k - (len(NAMES) - 1) / 2) * 0.1, figures.look(k)["color"] if k < 7 else "0.5"
-    for column, full in ((PERSONAL, True), ("test_accuracy", False)):
-        if not full and group.entry("method") == "alone":  # x_0 itself is chance
-            continue
-        figures.barred(
-            panel,
-            [x],
-            [100 * group.last(column)],
-            color=colour,
-            marker="oshD^vPX"[k],
-            markersize=4.5,
-            markerfacecolor=colour if full else "white",
-            linestyle="",
-            elinewidth=0.8,
-            capsize=0,
-            label=NAMES[group.entry("method")] if full else None,
-        )
+    looks = {"color": colour, "marker": "oshD^vPX"[k], "markersize": 4.5, "linestyle": "", "capsize": 0}
+    for what, full in (("personal", True), ("global", False)):
+        if full or row["method"] != "alone":  # x_0 itself is chance
+            half = t_half_width(row[f"{what}_sd_percent"], int(row["seeds"]))
+            looks |= {"markerfacecolor": colour if full else "white", "label": NAMES[row["method"]] if full else None}
+            figures.barred(panel, [x + 0.03 * (not full)], [row[f"{what}_mean_percent"]], half, **looks)
 
 
 if __name__ == "__main__":

@@ -45,9 +45,9 @@ NAMES = {"fedrzo": "FedRZO", "fednest": "FedNest"}
 TITLES = {
     "bilevel_bowls": "quadratic bowls",
     "saddle": "minimax, known saddle",
-    "hyperparameter": "hyper-parameters, MNIST",
-    "cvar": "CVaR, a predictor that only answers",
-    "shares": "a lower level that only returns its solution",
+    "hyperparameter": "regularisers, MNIST",
+    "cvar": "cvar (values alone)",
+    "shares": "shares (lower solutions alone)",
 }
 Row = Mapping[str, Any]
 

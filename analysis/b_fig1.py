@@ -1,4 +1,4 @@
-"""[B] figure 1: the loss of FedRZO against rounds for each H, one panel per eta; mean and range over seeds.
+"""[B] figure 1: the loss of FedRZO against rounds for each H, a panel per eta and seed.
 
 python analysis/b_fig1.py [--grid jobs/b_fig1.toml] [--results DIR] [--out NAME] [--partial]
 python analysis/b_fig1.py --grid jobs/b_fig1_sum.toml --rows H --lines reading --column test_loss --log \
@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 from shared import command, figures, wording
 from shared.files import Report
-from shared.groups import Group, entries, mean_sd, split
+from shared.groups import Group, entries, mean_sd, series, split
 from shared.reading import read
 from shared.study import counts
 
@@ -119,30 +119,35 @@ def shown(value: Any) -> str:
 
 @figures.styled
 def draw(groups: Sequence[Group], flags: argparse.Namespace) -> Any:
-    """Draws panels below each other, one column wide."""
-    blocks = split(groups, lambda g: "\n".join(places(g, flags)))
-    lines = entries(groups, flags.lines)
-    figure, panels = figures.canvas(len(blocks), 1, figures.COLUMN, 1.6, sharex=True, sharey=not flags.log)
-    for panel, block in zip(panels.flat, blocks.values(), strict=True):
-        for group in block:
-            if group.runs:
-                k = lines.index(group.entry(flags.lines))
-                figures.band(panel, *group.curve(flags.column), name(flags.lines, group), k)
+    """Draws a row of panels for each entry that has results, a panel per seed: starts differ by more than lines do."""
+    blocks = split([group for group in groups if group.runs], lambda g: "\n".join(places(g, flags)))
+    lines, seeds = entries(groups, flags.lines), sorted({seed for group in groups for seed in group.seeds})
+    size = (max(len(blocks), 1), max(len(seeds), 1))
+    figure, panels = figures.canvas(*size, figures.PAGE, 2, sharex=True, sharey=not flags.log)
+    for row, block in zip(panels, blocks.values(), strict=False):
         title = f"{wording.spelled(block[0].entry('data'))}, {name(flags.rows, block[0])}"
-        figures.titled(panel, title, block, lambda g: name(flags.lines, g))
-    finish(panels, groups, flags)
-    figures.legend(figure, panels, 2)
+        for panel, seed in zip(row, seeds, strict=True):
+            for group in (g for g in block if seed in g.seeds):
+                values = series(group.seeds[seed], flags.column)
+                rounds = 1 + np.flatnonzero(~np.isnan(values))
+                k, every = lines.index(group.entry(flags.lines)), max(len(rounds) // 6, 1)
+                looks = figures.look(k) | {"markevery": (k % every, every)}
+                panel.plot(rounds, values[rounds - 1], label=name(flags.lines, group), **looks)
+            panel.set_title(f"{title}, seed {seed}", loc="left")
+    finish(panels, flags)
+    figures.legend(figure, panels, 5, "each seed has a start of its own")
     return figure
 
 
-def finish(panels: Any, groups: Sequence[Group], flags: argparse.Namespace) -> None:
+def finish(panels: Any, flags: argparse.Namespace) -> None:
     """Sets scales and labels; one label for all panels where they are low."""
     for panel in panels.flat:
         panel.axhline(NOTHING, color="0.4", linewidth=0.8, label="a network that outputs 0")
         panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         if flags.log:
             logarithmic(panel)
-    panels[-1, 0].set(xlabel="rounds", xlim=(0, None))
+    for panel in panels[-1]:
+        panel.set(xlabel="rounds", xlim=(0, None))
     panels[0, 0].figure.supylabel(COLUMNS[flags.column], fontsize=8)
 
 

@@ -21,7 +21,7 @@ from shared.budgets import sent
 from shared.choosing import Choice
 from shared.files import Report
 from shared.groups import Array, Group, entries, mean_sd, series, split
-from shared.study import counts, last, spread, study
+from shared.study import accuracy, counts, last, spread, study
 from shared.totals import Quantity
 
 from zofl_mpi.run.grid.tune import LAST_EVALUATIONS
@@ -156,7 +156,7 @@ def row(choice: Choice) -> dict[str, Any]:
         **spread("nonsmooth", group.last(nonsmooth(group))),
         "smooth_test_mean": mean_sd(group.last("test_smooth_loss"))[0],
         "nonsmooth_test_mean": mean_sd(group.last("test_loss"))[0],
-        "accuracy_mean_percent": group.accuracy()[0],
+        **accuracy(group),
         "bytes": last(sent)(group, None),
         "evaluations": last(evaluations)(group, None),
         **counts(group),
@@ -168,7 +168,7 @@ def row(choice: Choice) -> dict[str, Any]:
 
 QUANTITIES = (
     Quantity("nonsmooth mean loss\n+ ridge", itemgetter("nonsmooth_mean"), itemgetter("nonsmooth_sd")),
-    Quantity("test accuracy (%)", itemgetter("accuracy_mean_percent")),
+    Quantity("test accuracy (%)", itemgetter("accuracy_mean_percent"), itemgetter("accuracy_sd_percent"), most=100),
     Quantity(
         "client evaluations ($10^6$ samples;\na gradient counts 2)", lambda row: row["evaluations"] / 1e6, log=True
     ),
@@ -176,18 +176,14 @@ QUANTITIES = (
 
 
 def draw(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Draws a row of panels per data set and sharpness, with FedRZO in each; `rows`: the best ones of the CSV."""
-    zeroth = [row for row in rows if row["method"].startswith("fedrzo")]
-    blocks = {
-        title: [*(row for row in zeroth if row["data"] == block[0]["data"] and row not in block), *block]
-        for title, block in split([row for row in rows if row not in zeroth] or rows, place).items()
-    }
-    return totals.draw(blocks, lambda row: NAMES.get(row["method"], row["method"]), QUANTITIES)
+    """Draws a row of panels per data set; `rows`: the best ones of the CSV."""
+    return totals.draw(split(rows, lambda r: wording.spelled(r["data"])), spelled, QUANTITIES)
 
 
-def place(row: Mapping[str, Any]) -> str:
-    """The title of a row."""
-    return f"{wording.spelled(row['data'])}, smooth twin's sharpness {float(row['rectifier']):g}"
+def spelled(row: Mapping[str, Any]) -> str:
+    """A row's method, and the sharpness of the smooth twin on which it descends."""
+    name = NAMES.get(row["method"], row["method"])
+    return name if row["method"].startswith("fedrzo") else f"{name}, β = {float(row['rectifier']):g}"
 
 
 if __name__ == "__main__":

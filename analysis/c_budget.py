@@ -14,7 +14,7 @@ from typing import Any
 from shared import totals, wording
 from shared.budgets import sent
 from shared.groups import Group, split
-from shared.heron import CELL, LEFT_OUT, NAMES, name
+from shared.heron import CELL, LEFT_OUT, NAMES, cell_title, name
 from shared.split_costs import client_macs, label_bytes, step
 from shared.study import COUNTS, Study, last, number
 from shared.totals import Quantity
@@ -44,12 +44,7 @@ QUANTITIES = (
 
 def draw(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Draws a row of panels per setting: accuracy, bytes, and the clients' work; `rows`: of the CSV."""
-    return totals.draw(split(rows, titled), lambda row: NAMES.get(row["method"], row["method"]), QUANTITIES)
-
-
-def titled(row: Mapping[str, Any]) -> str:
-    """The data set, and how alike the clients are."""
-    return f"{wording.spelled(row['data'])}, {row['setting'].replace('alpha', 'α = ')}"
+    return totals.draw(split(rows, cell_title), lambda row: NAMES.get(row["method"], row["method"]), QUANTITIES)
 
 
 STUDY: Study = Study(

@@ -4,21 +4,44 @@ python analysis/c_fig2.py [--grid jobs/c_fig2.toml] [--results DIR] [--out NAME]
 
 Prints, for each setting and method, the accuracy after the last round, HERON's less it (seed by seed, then mean and
 deviation), and the local loss in the first and in the last round. The controls decide what HERON's zeroth-order steps
-do: with a frozen client they train the auxiliary head alone, which the final classifier does not have.
+do: with a frozen client they train the auxiliary head alone, which the final classifier does not have. From the CSV
+`redraw.py c_fig2_less` draws the differences.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
-from shared import figures, wording
+from shared import figures, totals, wording
 from shared.groups import Group, split
-from shared.heron import CELL, LEFT_OUT, LOCAL_LOSS, band, name, place, points, setting, signed, titled
+from shared.heron import (
+    CELL,
+    LEFT_OUT,
+    LOCAL_LOSS,
+    NAMES,
+    band,
+    cell_title,
+    name,
+    place,
+    points,
+    setting,
+    signed,
+    titled,
+)
 from shared.study import COUNTS, Study, alike, compared
+from shared.totals import Quantity
 
 NOTE = (
     "HERON less it: the differences of the last test accuracies of the same seed, in points of per cent. local loss: "
     "what the clients themselves see, by the auxiliary head (SplitFed has none), mean over clients and steps of the "
     "first and of the last round."
+)
+
+QUANTITIES = (
+    Quantity("test accuracy (%)", itemgetter("accuracy_mean_percent"), itemgetter("accuracy_sd_percent")),
+    Quantity(
+        "less HERON's, seed by seed\n(points)", lambda r: -r["heron_less_it_mean"], itemgetter("heron_less_it_sd")
+    ),
 )
 
 
@@ -37,6 +60,12 @@ def draw(groups: Sequence[Group]) -> Any:
     panels[0, 0].set_ylabel("test accuracy (%)")
     figures.legend(figure, panels, 2 if width == figures.COLUMN else 3)
     return figure
+
+
+def less_heron(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Draws what each method reaches, and what it is ahead of HERON; of the rows of the CSV."""
+    blocks = split([row for row in rows if row["method"] != "heron-still"], cell_title)
+    return totals.draw(blocks, lambda row: NAMES[row["method"]], QUANTITIES)
 
 
 STUDY = Study(

@@ -73,7 +73,7 @@ def report(flags: Any) -> Report:
     parts = [table(rows), gaps(places), estimates_table(rows), differences_table(pairs), again(places)]
     parts += [steps_table(tried), at_edge, uplink_table(ways), wording.paragraph(UPLINK)]
     more = {"_steps": tried, "_uplink": ways, "_pairs": pairs}
-    more |= {"_memory": memory(places), "_estimates": estimates(places)}
+    more |= {"_memory": memory(rows), "_estimates": estimates(rows)}
     note = f"{NOTE} {wording.caption([g for g, _ in best], flags=FLAGS)}."
     return Report("\n\n".join(parts), note, rows, budgets(places), more)
 
@@ -111,6 +111,7 @@ def row(group: Group, ends: Sequence[str], place: Sequence[Group]) -> dict[str, 
         "bytes": last(all_bytes)(group, None),
         "client_macs": last(work)(group, None),
         "client_peak_bytes": costs(group)["peak"],
+        "client_peak_again_bytes": costs(group)["peak_again"],
         **angles(group),
         **counts(group),
     }

@@ -7,22 +7,23 @@ takes the same gradient in parts. Without deadlines no iterate depends on speeds
 joules are computed for phones and sensors and four uplinks from one run each (`shared/virtual.py`). Prints tables of
 accuracy, on all test samples and on the classes that only small devices hold, of costs and of who is ahead; writes
 NAME.txt, NAME.csv (a row per place and way), NAME_virtual.csv (the same on each federation and uplink), NAME_map.csv,
-NAME_memory.csv, and for each data set NAME_DATA.pdf and .png (accuracy against virtual minutes), NAME_map_DATA.pdf and
+NAME_memory.csv, and for each data set NAME_DATA.pdf and .png (accuracy, virtual minutes), NAME_map_DATA.pdf and
 .png (who is ahead).
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import NullFormatter
-from shared import figures, wording
+from shared import figures, totals, wording
 from shared.files import Report
 from shared.groups import Array, Group, mean_sd, split
 from shared.lean import APART, CASES, ROOM, UPLINKS, Line, Place, Way, family, lines_of
 from shared.study import counts, spread, study
+from shared.totals import Quantity
 from shared.virtual import SIDES, in_less_memory
 
 from zofl_mpi.report import palette
@@ -61,17 +62,6 @@ POOLS: Mapping[str, tuple[str, ...]] = {
 """What fits into a small device, and the ways that do not."""
 TAKING_PART = ("mixed", "mixed-exact", "upload")
 """Of first order where there is room, and otherwise where there is none."""
-DRAWN = (
-    "HERON, 8 directions",
-    "FedAvg, all",
-    "HO-SFL, 8 directions",
-    "last stage exact",
-    "SFLV2, left out",
-    "SFLV2, all",
-    "mixed, estimates",
-    "frozen client",
-)
-"""Ways in the figure against virtual minutes, in the order of their looks."""
 FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "small devices left out": (palette.SKY, ("CSE-FSL, left out", "SFLV2, left out", "FedAvg, left out")),
     "uploads only": (palette.GREY, ("CSE-FSL, uploads only",)),
@@ -95,20 +85,21 @@ NOTE = (
 
 
 def report(groups: Sequence[Group]) -> Report:
-    """The tables, the curves and the maps."""
+    """The tables, the figures and the maps."""
     lines = list(lines_of(groups, WAYS))
     cells, needs = list(cells_of(lines)), list(steps(lines))
     by_data = split(lines, lambda line: line.place.data)
     tables = [table for own in by_data.values() for table in (accuracies(own), costs(own))]
+    rows, times = [row(line) for line in lines], [r for line in lines for r in virtual(line)]
     more: dict[str, Any] = {
-        "_virtual": [r for line in lines for r in virtual(line)],
+        "_virtual": times,
         "_map": [c.row for c in cells],
         "_memory": needs,
-        **{f"_{data}": draw(own) for data, own in by_data.items()},
+        **{f"_{data}": draw(rows, times, data) for data in by_data},
         **{f"_map_{data}": draw_map(cells, data) for data in by_data},
     }
     text = "\n\n".join([*tables, memory(needs), winners(cells)])
-    return Report(text, note(lines), [row(line) for line in lines], more=more)
+    return Report(text, note(lines), rows, more=more)
 
 
 main = study("d_lean", __doc__, GRIDS, AXES, report, needed=("method", "room"))
@@ -327,29 +318,27 @@ def _square(panel: Any, x: int, y: int, cell: Cell) -> None:
     panel.text(x + 0.5, y + 0.5, f"{method}\n{lead}", ha="center", va="center", size=6, weight=weight, linespacing=1)
 
 
-@figures.styled
-def draw(lines: Sequence[Line]) -> Any:
-    """Draws accuracy against virtual minutes, six of ten devices small: a row per case, a column per uplink; phones."""
-    data = lines[0].place.data
-    own = [line for line in lines if line.place.small == 6 and line.way.name in DRAWN]
-    uplinks = (1e5, 1e6, 1e8)
-    figure, panels = figures.canvas(len(CASES), len(uplinks), figures.PAGE, 2.2, sharey=True, sharex="col")
-    for line, case in zip(panels, CASES, strict=True):
-        for panel, up in zip(line, uplinks, strict=True):
-            for each in own:
-                if each.place.classes == case:
-                    times, values = zip(*each.curves("phones", up), strict=True)
-                    figures.band(
-                        panel, np.mean(times, axis=0), np.array(values), each.way.name, DRAWN.index(each.way.name)
-                    )
-            panel.set_xscale("log")
-            panel.xaxis.set_major_formatter("{x:g}")
-            panel.xaxis.set_minor_formatter(NullFormatter())
-            panel.set_title(f"{case}, {up / 1e6:g} Mbit/s up", loc="left")
-        line[0].set_ylabel("test accuracy (%)")
-    for panel in panels[-1]:
-        panel.set_xlabel("virtual minutes")
-    figures.legend(figure, panels, 4, f"{wording.spelled(data)}, phones, 60 % small; {figures.BAND}")
+def draw(rows: Sequence[Mapping[str, Any]], times: Sequence[Mapping[str, Any]], data: str) -> Any:
+    """Draws accuracy and the virtual minutes to the low target, six of ten devices small; rows of the two CSVs."""
+    key = ("data", "classes", "small", "way")
+    found = {(*(r[k] for k in key), r["uplink"]): r for r in times if r["federation"] == "phones"}
+    own = [r for r in rows if (r["data"], r["small"]) == (data, 6)]
+    target = next((f"{r['low_target']:g}" for r in times if r["data"] == data), "-")
+
+    def minutes(up: float, what: str) -> Callable[[Mapping[str, Any]], float]:
+        return lambda r: float(found[*(r[k] for k in key), up][f"minutes_to_low_{what}"])
+
+    quantities = [Quantity("test accuracy (%)", itemgetter("accuracy_mean_percent"), itemgetter("accuracy_sd_percent"))]
+    for up in (1e5, 1e6, 1e8):
+        label = f"minutes to {target} %,\n{up / 1e6:g} Mbit/s up"
+        quantities.append(Quantity(label, minutes(up, "mean"), minutes(up, "sd"), log=True))
+    blocks = {f"{wording.spelled(data)}, {case}": [r for r in own if r["classes"] == case] for case in CASES}
+    title = "phones, 60 % small; dot: mean over seeds; bar: 95 % t interval; no dot: not all seeds get there"
+    figure = totals.draw({case: of for case, of in blocks.items() if of}, itemgetter("way"), quantities, title)
+    clocks = [panel for panel in figure.axes if panel.get_xscale() == "log"]
+    ends = np.array([panel.get_xlim() for panel in clocks])
+    for panel in clocks:
+        panel.set_xlim(ends[:, 0].min(), ends[:, 1].max())
     return figure
 
 

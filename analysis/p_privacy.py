@@ -32,6 +32,8 @@ NAMES = {
     "server": "the server alone",
 }
 """How they are spelled, in the order of their looks."""
+LABELS = {"fedavg": "FedAvg, five steps", "zo_hfl-nobody": "ZO-HFL, clients add the noise"}
+"""How a figure spells them, where it says more."""
 CELLS = {
     "fashion-170": "Fashion-MNIST, n = 170",
     "mnist-170": "MNIST, n = 170",
@@ -44,8 +46,6 @@ SHARES = "shares"
 """The cell in which first order has fewer rounds."""
 FREE = "free"
 """Neither clipped nor noised: another method than the clipped one, whose steps all have one length."""
-ROOM = 16
-"""Points below the best that a panel has; a line below leaves it."""
 FIRST, SCALARS = "fedavg-1", {1: "scalars-1", 8: "scalars-8", 64: "scalars-64"}
 NOTE = (
     "Test accuracy in % after 100 rounds, mean ± sd over seeds, each at its step chosen by the validation accuracy of "
@@ -231,47 +231,75 @@ def spelled(epsilon: str) -> str:
 # --- figure
 
 
+MODELS = ("fedavg-1", "fedavg", "scaffold", "server")
+FEW = ("scalars-64", "scalars-8", "zo_hfl-server", "zo_hfl-nobody", "server")
+COMPARED = ("scalars-64", "scalars-8")
+"""Methods of a panel."""
+
+
 @figures.styled
 def draw(rows: Sequence[Row]) -> Any:
-    """A panel per cell, one for pure epsilon, and one of shares: a line per method."""
-    panels: dict[str, list[Row]] = {}
-    for row in rows:
-        if row["cell"] != SHARES and row["epsilon"] != FREE:
-            name = CELLS.get(row["cell"], str(row["cell"]))
-            panels.setdefault(name + ", pure" * pure(row), []).append(row)
+    """Accuracies of the first cell and of pure epsilon; scalars less one step of FedAvg in each cell; shares.
+
+    Accuracies have a scale, those by pure epsilon another one, and all differences one.
+    """
+    cells = split([row for row in rows if row["cell"] != SHARES and row["epsilon"] != FREE], titled)
+    exact = [title for title in cells if "pure" not in title]
+    absolute = [(title, methods) for title in exact[:1] for methods in (MODELS, FEW)]
+    absolute += [(title, tuple(NAMES)) for title in cells if title not in exact]
     measured = shared(rows)
-    count = len(panels) + len(measured)
-    figure, axes = figures.canvas(-(-count // 3), min(3, count), figures.PAGE, 2.3, sharey=False)
-    for panel, (title, found) in zip(axes.flat, panels.items(), strict=False):
-        against_epsilon(panel, found)
-        if not title.endswith("pure"):
-            panel.set_ylim(bottom=max(panel.get_ylim()[0], panel.get_ylim()[1] - ROOM))
-        panel.set(title=title, xlabel="epsilon")
-    for row in axes:
-        row[0].set_ylabel("test accuracy (%)")
-    for panel, (epsilon, found) in zip(axes.flat[len(panels) :], measured.items(), strict=False):
+    count = len(absolute) + len(exact) + len(measured)
+    figure, axes = figures.canvas(-(-(count + 1) // 3), 3, figures.PAGE, 1.8)
+    panels = iter(axes.flat)
+    for k, ((title, methods), panel) in enumerate(zip(absolute, panels, strict=False)):
+        if k == 1:
+            panel.sharey(axes.flat[0])
+        against_epsilon(panel, cells[title], methods, "")
+        panel.set_title(title, loc="left")
+        if k != 1:
+            panel.set_ylabel("test accuracy (%)")
+    for k, title in enumerate(exact):
+        panel = next(panels)
+        if k:
+            panel.sharey(axes.flat[len(absolute)])
+        against_epsilon(panel, cells[title], COMPARED, FIRST)
+        panel.set_title(title, loc="left")
+        panel.axhline(0, color="0.5", linewidth=0.8)
+    axes.flat[len(absolute)].set_ylabel("less FedAvg, one step\n(points)")
+    for (epsilon, found), panel in zip(measured.items(), panels, strict=False):
         against_K(panel, shares(found))
-        panel.set(title=f"n = 170, epsilon {epsilon}", xlabel="K", ylabel="progress over first order's (%)")
+        panel.set(xlabel="number K of scalars", ylabel="progress over\none step's (%)")
+        panel.set_title(f"n = 170, ε = {epsilon}", loc="left")
     for panel in axes.flat[count:]:
         panel.set_axis_off()
     handles = {label: h for panel in axes.flat for h, label in zip(*panel.get_legend_handles_labels(), strict=True)}
-    names = [name for name in NAMES.values() if name in handles]
-    figure.legend([handles[name] for name in names], names, loc="outside lower center", ncol=5, frameon=False)
+    title = "mean over seeds; bars: 95 % t intervals"
+    legend = axes.flat[count].legend(handles.values(), handles.keys(), loc="center left", frameon=False, title=title)
+    legend.set_in_layout(False)  # it reaches into the next panel, which is empty
     return figure
 
 
-def against_epsilon(panel: Any, rows: Sequence[Row]) -> None:
-    """Accuracies, a line per method; without noise at the end."""
+def titled(row: Row) -> str:
+    """The title of a row's panel."""
+    return CELLS.get(row["cell"], str(row["cell"])) + ", pure ε" * pure(row)
+
+
+def against_epsilon(panel: Any, rows: Sequence[Row], methods: Sequence[str], less: str) -> None:
+    """A line per method, less that of another one seed by seed; without noise at the end; points stand side by side."""
     finite = sorted({float(r["epsilon"][1:]) for r in rows if r["epsilon"] != "inf"})
     end = finite[-1] * 4
-    for method in NAMES:
-        line = sorted(((place(r, end), r) for r in rows if r["method"] == method), key=lambda each: each[0])
-        if len(line) == 1:
-            panel.axhline(line[0][1]["accuracy_mean_percent"], label=NAMES[method], color="0.5", linewidth=0.9)
-        elif line:
-            values = [np.array(numbers(r, "by_seed_percent")) for _, r in line]
-            figures.barred(panel, [x for x, _ in line], values, label=NAMES[method], **looks(method))
-    panel.set_xscale("log")
+    control = {r["epsilon"]: np.array(numbers(r, "by_seed_percent")) for r in rows if r["method"] == less}
+    there = [method for method in methods if any(r["method"] == method for r in rows)]
+    for k, method in enumerate(there):
+        line = sorted((r for r in rows if r["method"] == method), key=lambda r: place(r, end))
+        values = [np.array(numbers(r, "by_seed_percent")) - control.get(r["epsilon"], 0) for r in line]
+        if method == "server":
+            panel.axhline(values[0].mean(), label=NAMES[method], color="0.5", linewidth=0.9, linestyle="--")
+        else:
+            x = [place(r, end) * 1.13 ** (k - (len(there) - 1) / 2) for r in line]
+            looks = figures.look(list(NAMES).index(method))
+            figures.barred(panel, x, **figures.averaged(values), label=LABELS.get(method, NAMES[method]), **looks)
+    panel.set(xscale="log", xlabel="ε")
     inf = [end] if any(r["epsilon"] == "inf" for r in rows) else []
     panel.set_xticks([*finite, *inf], [*(f"{x:g}" for x in finite), *("none" for _ in inf)])
     panel.minorticks_off()
@@ -280,7 +308,8 @@ def against_epsilon(panel: Any, rows: Sequence[Row]) -> None:
 def against_K(panel: Any, found: Mapping[int, tuple[float, Array]]) -> None:
     """Shares of progress: the prediction as a line, what was measured as points."""
     panel.plot(list(found), [told for told, _ in found.values()], color="0.5", linewidth=0.9)
-    figures.barred(panel, list(found), [own for _, own in found.values()], **figures.look(0) | {"linestyle": ""})
+    values = figures.averaged([own for _, own in found.values()])
+    figures.barred(panel, list(found), **values, **figures.look(0) | {"linestyle": "", "color": "0.2"})
     panel.annotate("predicted", (8, found[8][0]), (10, found[8][0] / 2), color="0.4")
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
@@ -293,11 +322,6 @@ def against_K(panel: Any, found: Mapping[int, tuple[float, Array]]) -> None:
 def place(row: Row, end: float) -> float:
     """Where a row stands on the axis of epsilon; without noise at its end."""
     return end if row["epsilon"] == "inf" else float(row["epsilon"][1:])
-
-
-def looks(method: str) -> dict[str, Any]:
-    """A method's colour, line and marker."""
-    return figures.look(list(NAMES).index(method))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from shared.study import spread
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.report import palette
+from zofl_mpi.report.groups import t_half_width
 
 Row = Mapping[str, str]
 """A line of a study's CSV."""
@@ -108,8 +109,7 @@ def studies() -> list[Study]:
               "server_sgd", "scaffold", {"zo_hfl": math.nan}),
         Study("a_tuned_iid", "ZO-HFL", "MNIST, 30 % of the data at the server, iid", best, ACCURACY,
               "server_sgd", "fedavg", {"zo_hfl": math.nan}),
-        Study("a_share", "ZO-HFL", "Fashion-MNIST, 54 samples at the server, n = 170", best, ACCURACY,
-              "server_sgd", "fedavg", {"zo_hfl": math.nan}),
+        shares("Fashion-MNIST, 54 samples at the server, n = 170", "0.001", "170.0"),
         shares("Fashion-MNIST, server lacks 3 of 10 classes, n = 170", "0.01", "170.0", "3.0"),
         shares("Fashion-MNIST, 54 samples at the server, lacks 3 of 10 classes, n = 170", "0.001", "170.0", "3.0"),
         shares("Fashion-MNIST, 10 % of the data at the server, lacks 3 of 10 classes, n = 170", "0.1", "170.0", "3.0"),
@@ -205,17 +205,25 @@ def rows_of(study: Study, folder: Path) -> list[dict[str, Any]]:
                 "control": control,
                 "first_order": first,
                 "share_percent": 100 * (score - control) / (first - control),
-                **ahead(lines[method], lines.get(study.control) if isinstance(study.control, str) else None),
+                **ahead(study, method, lines),
+                "seeds": int(lines[method].get("seeds") or 0),
             }
         )
     return rows
 
 
-def ahead(method: Row, control: Row | None) -> dict[str, float]:
-    """Mean and deviation over seeds of method - control, seed by seed; nan where the table tells no seeds."""
-    listed = [(line or {}).get("accuracy_by_seed_percent", "").split() for line in (method, control)]
-    less = [float(a) - float(b) for a, b in zip(*listed, strict=True)] if all(listed) else []
-    return spread("ahead", np.array(less))
+def ahead(study: Study, method: str, lines: Mapping[str, Row]) -> dict[str, float]:
+    """Mean and deviation over seeds of method - control, seed by seed; nan where the table does not have them."""
+    row, control = lines[method], lines.get(str(study.control), {})
+    listed = [line.get("accuracy_by_seed_percent", "").split() for line in (row, control)]
+    if all(listed):
+        return spread("ahead", np.array([float(a) - float(b) for a, b in zip(*listed, strict=True)]))
+    kept = [row.get("gain_mean"), row.get("gain_sd")]
+    if method == "heron" and "heron_less_it_mean" in control:
+        kept = [control["heron_less_it_mean"], control["heron_less_it_sd"]]
+    if isinstance(study.control, float):
+        kept = [str(float(row[study.score]) - study.control), row.get(study.score.removesuffix("_mean") + "_sd")]
+    return dict(zip(("ahead_mean", "ahead_sd"), (float(k or "nan") for k in kept), strict=True))
 
 
 def read(path: Path) -> list[Row]:
@@ -269,38 +277,66 @@ def closed(kappa: float, rho: float, d: int = 100) -> float:
 
 # --- the figure
 
-LOOKS = {"ZO-HFL": (palette.BLUE, "o"), "FedRZO": (palette.ORANGE, "s"), "HERON-SFL": (palette.GREEN, "^")}
-"""{family: colour and marker}"""
-LEAST = -20
+LOOKS = {
+    "ZO-HFL": (palette.BLUE, "o"),
+    "FedRZO": (palette.ORANGE, "s"),
+    "HERON": (palette.GREEN, "^"),
+    "HO-SFL": (palette.BLACK, "D"),
+}
+"""{how a method's name begins: colour and marker}"""
+PANELS = {
+    "federated learning": ("a_tuned", "a_tuned_iid", "a_shares", "b_methods"),
+    "split learning, a cut of 2 to 16 features, or sensors that differ": ("c_narrow", "c_narrow_more", "c_fleet"),
+    "split learning, a wide cut": ("c_fig2", "c_fig5", "c_pays"),
+}
+"""{title: its studies}"""
+LEAST, MOST = -40, 125
 FEW = 0.1
 """Directions per parameter below which little of any gap was closed."""
 
 
 @figures.styled
 def draw(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Share against directions per parameter: a look a family; grey: few directions."""
-    figure, ((panel,),) = figures.canvas(1, 1, figures.PAGE, 3.2)
-    panel.axvspan(0.01, FEW, color="0.93", zorder=0)
-    for family, (colour, marker) in LOOKS.items():
-        own = [row for row in rows if row["family"] == family]
-        shares = [max(row["share_percent"], LEAST) for row in own]
-        looks = {"color": colour, "edgecolor": "white", "linewidth": 0.6, "zorder": 3}
-        label = "HERON-SFL, HO-SFL and variants" if family == "HERON-SFL" else family
-        panel.scatter([row["directions_per_parameter"] for row in own], shares, 34, marker=marker, label=label, **looks)
+    """Share against directions per parameter: a panel per kind of study, a look a method; grey: few directions."""
+    figure, panels = figures.canvas(len(PANELS), 1, figures.PAGE, 1.5, sharex=True, sharey=True)
     rho = np.geomspace(0.01, 100, 30)
     theory: list[tuple[str, Any, Callable[[float], float]]] = [
         ("theory: a quadratic, equal curvatures", "-", lambda r: 1 - math.exp(-r)),
         ("theory: curvatures from 1 to 100", "--", lambda r: closed(100, r)),
     ]
-    for label, line, share_of in theory:
-        panel.plot(rho, [100 * share_of(float(r)) for r in rho], line, color="0.5", linewidth=1, label=label)
-    panel.axhline(0, color="0.7", linewidth=0.8)
-    panel.set(xscale="log", xlabel="directions per parameter", ylabel="share of the gap closed (%)")
-    panel.set_ylim(LEAST - 3, 105)
-    panel.text(0.012, 96, "below 0.1 direction\na parameter little\nof a gap is closed", color="0.3", va="top")
-    note = "a point: a method in a setting; 0 %: its clients learn nothing, 100 %: first order"
-    figures.legend(figure, np.array([[panel]]), 3, note)
+    curves = [(label, line, [100 * share_of(float(r)) for r in rho]) for label, line, share_of in theory]
+    for panel, title in zip(panels.flat, PANELS, strict=True):
+        panel.set(xscale="log", xlim=(0.01, 100), ylim=(LEAST, MOST), yticks=(0, 50, 100))
+        panel.set_title(title, loc="left")
+        panel.axvspan(0.01, FEW, color="0.93", zorder=0)
+        panel.axhline(0, color="0.6", linewidth=0.8)
+    most = max(row["share_percent"] for row in rows if row["directions_per_parameter"] < FEW)
+    panels[-1, 0].set_xlabel(f"directions per parameter (grey: below {FEW:g}, where at most {most:.0f} % is closed)")
+    figure.supylabel("share of the gap closed (%)", fontsize=8)
+    figure.draw_without_rendering()  # panels have their sizes, by which points are set apart
+    for panel, studies in zip(panels.flat, PANELS.values(), strict=True):
+        points(panel, [row for row in rows if row["study"] in studies])
+        for label, line, shares in curves:
+            panel.plot(rho, shares, line, color="0.6", linewidth=1, label=label, zorder=1.5)
+    figures.legend(
+        figure, panels, 2, "a point: a method in a setting; bar: 95 % t interval of its lead over the control"
+    )
     return figure
+
+
+def points(panel: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draws the rows' shares, set apart; hollow where the server has enough samples of all classes."""
+    x = figures.apart(panel, [r["directions_per_parameter"] for r in rows], [r["share_percent"] for r in rows])
+    for at, row in zip(x, rows, strict=True):
+        name = next(word for word in LOOKS if row["method"].startswith(word))
+        colour, marker = LOOKS[name]
+        half = 100 * t_half_width(row["ahead_sd"], row["seeds"]) / abs(row["first_order"] - row["control"])
+        poor = any(word in row["setting"] for word in ("lacks", "54 samples"))
+        where = {True: ": server with 54 samples or 7 of 10 classes", False: ": 1 % or more of all classes"}[poor]
+        looks = {"color": colour, "marker": marker, "markersize": 4.5, "elinewidth": 0.6, "linestyle": ""}
+        if name == "ZO-HFL":
+            looks |= {"label": name + where, "markerfacecolor": colour if poor else "white"}
+        panel.errorbar(at, row["share_percent"], half, **{"label": name, **looks})
 
 
 if __name__ == "__main__":

@@ -16,15 +16,18 @@ from typing import Any
 
 import a_budget
 import a_overview
+import a_personal
 import a_shares
 import b_methods
 import c_budget
+import c_fig2
 import c_fig3
 import d_lean
 import numpy as np
+import p_privacy
 import scaling
 import scaling_model
-from shared import command, files
+from shared import command, files, pays_figures
 from shared.groups import Group
 from shared.lean import Place
 from shared.scaling import read
@@ -62,6 +65,11 @@ def first_budget(data: str) -> Any:
     return a_budget.draw(rows)
 
 
+def lean(data: str) -> Any:
+    """Accuracy and virtual minutes on a data set, from d_lean.csv and d_lean_virtual.csv."""
+    return d_lean.draw(table("d_lean"), table("d_lean_virtual"), data)
+
+
 def lean_map(data: str) -> Any:
     """The map of a data set, from d_lean_map.csv."""
     rows = [{**row, "small": int(row["small"])} for row in table("d_lean_map")]
@@ -85,11 +93,19 @@ DRAWN: Mapping[str, Callable[[], Any]] = {
     "a_overview": lambda: a_overview.drawn(table("a_overview"), SETTING),
     "scaling/scaling": lambda: scaling.figure(read([STUDY])),
     "scaling/scaling_model": lambda: scaling_model.figure(*scaling_model.modelled(read([STUDY]), scaling_model.RATE)),
+    "a_personal": lambda: a_personal.draw(table("a_personal")),
     "a_shares": lambda: a_shares.draw([row for row in table("a_shares") if row["best"] == "True"]),
+    "c_fig2_less": lambda: c_fig2.less_heron(table("c_fig2")),
     "c_fig3": heterogeneity,
+    "c_pays_memory": lambda: pays_figures.memory(table("c_pays")),
+    "c_pays_estimates": lambda: pays_figures.estimates(table("c_pays")),
     "c_budget": lambda: c_budget.draw(table("c_budget")),
     "b_methods": lambda: b_methods.draw([row for row in table("b_methods") if row["best"] == "True"]),
+    "p_privacy": lambda: p_privacy.draw(
+        [{**row, "epsilon": str(row["epsilon"])} for row in table("p_privacy") if row["best"] == "True"]
+    ),
     **{f"a_budget_{data}": partial(first_budget, data) for data in ("mnist", "fashion-mnist")},
+    **{f"d_lean_{data}": partial(lean, data) for data in ("mnist", "fashion-mnist", "cifar10")},
     **{f"d_lean_map_{data}": partial(lean_map, data) for data in ("mnist", "fashion-mnist", "cifar10")},
 }
 """Name of a figure, and what draws it."""

@@ -250,17 +250,22 @@ class Request:
         self._complete = False
 
     def Test(self) -> bool:
-        if self._complete:
-            return True
-        with self._comm._ranks.within(self._comm._own):
-            sent = self._comm.arrived(self._k)
-            if sent is None:
-                return False
-            if self._own is not None and self._own.tobytes() != self._kept.tobytes():
-                raise Mismatch(f"rank {self._comm.rank} changed a buffer while a request owned it")
-            self._fill(sent)
-            self._complete = True
-        return True
+        """Whether it is complete; if not, after the next move of a rank or a moment: polling would take a core."""
+        ranks = self._comm._ranks
+        if not self._complete:
+            with ranks.within(self._comm._own):
+                moves, sent = ranks.moves, self._comm.arrived(self._k)
+                if sent is not None:
+                    self._complete_with(sent)
+        if not self._complete:
+            ranks.pause(moves)
+        return self._complete
+
+    def _complete_with(self, sent: dict[int, Any]) -> None:
+        if self._own is not None and self._own.tobytes() != self._kept.tobytes():
+            raise Mismatch(f"rank {self._comm.rank} changed a buffer while a request owned it")
+        self._fill(sent)
+        self._complete = True
 
 
 def _array(value: Any, writable: bool = False) -> np.ndarray[Any, Any]:

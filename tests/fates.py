@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+MOMENT = 0.02
+"""Seconds."""
+
 
 class Mismatch(AssertionError):
     """The ranks do not agree on a collective, or use it as MPI forbids."""
@@ -189,3 +192,9 @@ class Ranks:
         """Something has happened."""
         self.moves += 1
         self.changed.notify_all()
+
+    def pause(self, moves: int) -> None:
+        """Waits until something has happened since there were so many moves, at most MOMENT."""
+        with self.changed:
+            if self.moves == moves:
+                self.changed.wait(MOMENT)

@@ -167,12 +167,10 @@ def _world(ranks: Ranks, groups: Sequence[Group], rank: int, ulfm: bool) -> MPIW
 def _watch(ranks: Ranks, threads: Sequence[threading.Thread], patience: float) -> None:
     """Until all ranks have ended, or one has failed, or none moves."""
     moves, looks = -1, 0
-    with ranks.changed:
-        while ranks.failure is None and any(
-            thread.is_alive() for rank, thread in enumerate(threads) if rank not in ranks.lost
-        ):
-            quiet = not ranks.changed.wait(LOOK) and moves == ranks.moves
-            moves, looks = ranks.moves, looks + 1 if quiet else 0
+    while not ranks.failure and (left := [t for k, t in enumerate(threads) if k not in ranks.lost and t.is_alive()]):
+        left[0].join(LOOK)
+        with ranks.changed:
+            moves, looks = ranks.moves, looks + 1 if moves == ranks.moves else 0
             if looks * LOOK >= patience:
                 ranks.fail(Stuck(f"nothing moved for {patience:g} s: " + "; ".join(_places(ranks, threads))))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
+from itertools import count
 from typing import Any
 
 import matplotlib
@@ -13,6 +14,7 @@ import numpy as np
 from shared.groups import Array, Group
 from zofl_mpi.report.figure import LOOKS as LOOKS
 from zofl_mpi.report.figure import STYLE
+from zofl_mpi.report.groups import half_width
 
 COLUMN, PAGE = 3.5, 7.0
 """Inches: the widths of one and of two columns of a paper."""
@@ -66,14 +68,30 @@ def band(panel: Any, x: Any, values: Array, label: str, k: int) -> None:
         panel.fill_between(x, values.min(axis=0), values.max(axis=0), color=looks["color"], alpha=0.15, linewidth=0)
 
 
-def barred(panel: Any, x: Sequence[float], values: Sequence[Array], **looks: Any) -> None:
-    """Draws means over seeds, with bars from the least to the largest; of each point the values of its seeds.
+def barred(panel: Any, x: Sequence[float], means: Sequence[float], halves: Any, **looks: Any) -> None:
+    """Draws means over seeds, and bars of these half widths of their 95 % t intervals."""
+    panel.errorbar(x, means, halves, **{"capsize": 2, "elinewidth": 0.7, **looks})
 
-    A mean of equal values may lie below them, by rounding.
+
+def averaged(values: Sequence[Array]) -> dict[str, Array]:
+    """What `barred` draws of points, from the values of each one's seeds."""
+    means, halves = (np.array([of(v) for v in values], np.float64) for of in (np.mean, half_width))
+    return {"means": means, "halves": halves}
+
+
+def apart(panel: Any, x: Sequence[float], y: Sequence[float], size: float = 6.5) -> Array:
+    """The x of points of so many typographic points, moved sideways where one would lie on another.
+
+    The panel has its limits and its place in the figure: `figure.draw_without_rendering()` before.
     """
-    means = [v.mean() for v in values]
-    ends = [[v.mean() - v.min() for v in values], [v.max() - v.mean() for v in values]]
-    panel.errorbar(x, means, np.maximum(ends, 0), **{"capsize": 2, "elinewidth": 0.7, **looks})
+    places: list[Array] = []
+    for point in panel.transData.transform(np.column_stack([x, y])):
+        moves = (k // 2 * (-1) ** k * size / 4 * panel.figure.dpi / 72 for k in count(1))
+        tried = (point + np.array([move, 0]) for move in moves)
+        places.append(
+            next(at for at in tried if all(np.hypot(*(at - p)) >= size * panel.figure.dpi / 72 for p in places))
+        )
+    return np.asarray(panel.transData.inverted().transform(places)[:, 0])
 
 
 def accuracies(group: Group) -> tuple[Any, Array]:

@@ -65,6 +65,11 @@ def setting(group: Group) -> str:
     return f"{wording.spelled(group.entry('data'))}, {clients(group.config)}"
 
 
+def cell_title(row: Mapping[str, Any]) -> str:
+    """The data set, and how alike the clients are, of a row of a CSV."""
+    return f"{wording.spelled(row['data'])}, {row['setting'].replace('alpha', 'α = ')}"
+
+
 def titled(panel: Any, title: str, groups: Sequence[Group], who: Callable[[Group], str], width: int = 52) -> None:
     """Sets a panel's title, and below it which lines lack seeds, or how many; `width` letters a line."""
     lines = [title]

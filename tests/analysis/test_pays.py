@@ -63,7 +63,8 @@ def test_shares_of_a_planted_table(script: Any, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(header + "\n".join(lines))
     fixed = pays.Study("t", "FedRZO", "a title", {"cell": "a"}, "score", 70.0, "first", {"z": 0.5})
     (row,) = pays.rows_of(fixed, tmp_path)
-    assert (row["share_percent"], row["directions_per_parameter"]) == (400.0, 0.5) and math.isnan(row["ahead_mean"])
+    assert (row["share_percent"], row["directions_per_parameter"]) == (400.0, 0.5)
+    assert row["ahead_mean"] == -40 and math.isnan(row["ahead_sd"])
 
 
 def test_the_tables_of_this_repository_are_drawn(script: Any, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_share_is_the_rounds_after_which_first_order_has_the_loss_of_the_scala
 
 def test_the_table_has_a_row_per_method_and_the_figure_a_panel_per_cell(script: Any) -> None:
     """Mutations: pure epsilon in a cell's panel; methods in the order of the rows; one without noise at epsilon 1; a
-    method that does not clip on the line of one that does."""
+    method that does not clip on the line of one that does; first order less scalars."""
     study = script("p_privacy")
     rows = [row("scalars-8", e, 60.0 + k) for k, e in enumerate(("e0.3", "e1", "inf"))]
     rows += [row("fedavg-1", e, 70.0 + k, at_edge="step") for k, e in enumerate(("e0.3", "e1", "inf"))]
@@ -66,9 +66,15 @@ def test_the_table_has_a_row_per_method_and_the_figure_a_panel_per_cell(script: 
     assert [line[:17].strip() for line in lines[2:5]] == ["FedAvg, one step", "8 scalars", "the server alone"]
     assert "71.00 !" in lines[2] and "61.00" in lines[3]
     figure = study.draw(rows)
-    assert [panel.get_title() for panel in figure.axes] == ["c", "c, pure"]
-    lines = [container for container in figure.axes[0].containers if container.get_label() == "FedAvg, one step"]
-    assert list(lines[0].lines[0].get_ydata()) == [70.0, 71.0, 72.0]  # clipped ones alone
+    titles = [panel.get_title(loc="left") for panel in figure.axes]
+    assert titles == ["c", "c", "c, pure ε", "c", "", ""]
+
+    def drawn(panel: int, method: str) -> list[float]:
+        (line,) = (c for c in figure.axes[panel].containers if c.get_label() == method)
+        return list(line.lines[0].get_ydata())
+
+    assert drawn(0, "FedAvg, one step") == [70.0, 71.0, 72.0]  # clipped ones alone
+    assert drawn(3, "8 scalars") == [-10.0, -10.0, -10.0]
     assert study.place(rows[2], 4.0) == 4.0 and study.place(rows[0], 4.0) == 0.3
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.launch import launch
 from tests.numerics.first_order import STREAMS, Array, close, m, n, vector
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import UserError
@@ -16,7 +15,6 @@ from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems.analytic.black_boxes import CVaR, Shares
 from zofl_mpi.problems.analytic.caps import Caps
 from zofl_mpi.run.command.flags import from_flags
-from zofl_mpi.settings.fedrzo import PROBLEMS
 
 CLASSES = {"cvar": CVaR, "shares": Shares}
 
@@ -26,25 +24,10 @@ def setting(name: str, noise: float = 0.0, **more: Any) -> Setting[Any]:
     return Setting(problem, STREAMS, data, server, data, None, np.dtype(np.float64))
 
 
-AROUND = [(radius, vector(t) / np.linalg.norm(vector(t))) for t in range(40) for radius in (1e-4, 1e-2, 0.3, 3.0)]
-
-
 def implicit(of: Setting[Any], x: Array) -> float:
     """F(x) by the problem's own functions, client by client."""
     y = of.problem.solution(x, of.data)
     return float(np.mean([of.problem.f(i, x[None], y[None], data)[0] for i, data in enumerate(of.data)]))
-
-
-# --- who runs on them
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_fednest_is_refused_by_a_sentence(name: str) -> None:
-    """Mutation: derivatives that are made up."""
-    assert set(PROBLEMS[name].roles) == {"Bilevel"}
-    (ended,) = launch(0, [("zofl_mpi.fedrzo", ["--method", "fednest", "--problem", name])])
-    said = f"zofl_mpi: --method fednest needs a SecondOrder problem; --problem {name} offers Bilevel\n"
-    assert (ended.status, ended.stderr) == (2, said)
 
 
 def test_what_a_black_box_lacks_is_told() -> None:
@@ -61,13 +44,11 @@ def test_what_a_black_box_lacks_is_told() -> None:
 # --- cvar
 
 
-def test_the_prior_that_undoes_the_training_samples_is_best() -> None:
-    """Every other point is worse, near and far. Mutations: the bias forgotten in x*; t* of the outliers; 1/level."""
+def test_the_solution_is_the_mean_of_the_largest_tenth_of_the_errors() -> None:
+    """Mutations: the bias forgotten in x*; t* of the outliers; 1/level."""
     of = setting("cvar", noise=1.0, resolution=0.0)
     best, least = of.problem.truth()
     close(of.problem.solution(best, of.data), of.problem.best)
-    close(implicit(of, best), least)
-    assert min(implicit(of, best + radius * d) - least - 1e-3 * radius for radius, d in AROUND) > 0
     errors = np.abs(np.concatenate([b.inputs @ of.problem.best - b.targets for b in of.data]))
     close(least, np.sort(errors)[-len(errors) // 10 :].mean())
 
@@ -99,12 +80,10 @@ def test_the_service_returns_the_nearest_shares() -> None:
         assert ((corners - y) @ (x - y)).max() <= 1e-12
 
 
-def test_the_known_scores_are_best() -> None:
-    """Near and far; some share is 0, and F has a kink there. Mutations: 1 + rho; + 1/n; the clients' spread."""
+def test_the_known_scores_lie_at_a_kink() -> None:
+    """Some share is 0, and F has a kink there. Mutations: 1 + rho; + 1/n."""
     of = setting("shares", noise=0.3)
     best, least = of.problem.truth()
-    close(implicit(of, best), least)
-    assert min(implicit(of, best + radius * d) - least - of.problem.rho / 4 * radius**2 for radius, d in AROUND) >= 0
     y, h = of.problem.solution(best, of.data), 1e-6
     edges = [np.eye(n)[j] for j in np.flatnonzero(y < 1e-12)]  # to rounding
     slopes = [[(implicit(of, best + s * h * e) - least) / h for s in (1, -1)] for e in edges]
@@ -127,16 +106,12 @@ def test_the_slopes_are_those_of_the_implicit_function(x: float) -> None:
 
 
 @pytest.mark.parametrize(("cost", "kink"), [(1.1, True), (1.0, False), (0.05, True), (9.0, False), (0.9, False)])
-@pytest.mark.parametrize("m", [1, 10])
-def test_the_minimiser_is_the_lowest_point_of_a_fine_grid(cost: float, kink: bool, m: int) -> None:
-    """Mutations: the first kink; the stationary point of another piece."""
-    problem = Caps(m=m, n=1, cost=cost)
-    grid = np.linspace(0.0, 2.5, 1001)
-    lowest = grid[np.argmin([problem.implicit(np.array([x])) for x in grid])]
+def test_the_minimiser_is_a_kink_or_lies_between_two(cost: float, kink: bool) -> None:
+    """That no point is better: test_contract_known.py. Mutations: the first kink; the stationary point of another
+    piece."""
+    problem = Caps(n=1, cost=cost)
     best = float(problem.minimiser()[0])
-    assert best == pytest.approx(lowest, abs=2.5e-3)
-    if m == 10:
-        assert (np.abs(problem.wishes - best).min() < 1e-12) == kink
+    assert (np.abs(problem.wishes - best).min() < 1e-12) == kink
     left, right = problem.slopes(best)
     assert left <= 1e-12 and right >= -1e-12
 

@@ -10,8 +10,8 @@ import pytest
 from tests.numerics import test_fair as fair
 from tests.numerics import test_hyperparameter as held_out
 from tests.numerics.first_order import STREAMS, Array, close, m, n, vector
-from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Saddle
-from zofl_mpi.problems.analytic.black_boxes import CVaR
+from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled, Saddle
+from zofl_mpi.problems.analytic.black_boxes import CVaR, Shares
 from zofl_mpi.problems.fair import ClassWeights
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 
@@ -39,7 +39,11 @@ def of_held_out(name: str, dtype: Any) -> tuple[Any, Any]:
     return held_out.problem(held_out.clients(name), dtype=dtype), held_out.clients(name)
 
 
-def minus_f(problem: ClassWeights | Saddle, i: int, x: Array, y: Array, data: Any, batch: Any) -> float:
+def coupled(order: Any, dtype: Any) -> tuple[Any, Any]:
+    return Coupled(order, m), (range(1),) * m
+
+
+def minus_f(problem: ClassWeights | Coupled | Saddle, i: int, x: Array, y: Array, data: Any, batch: Any) -> float:
     return -float(problem.f(i, x[None], y[None], data, batch)[0])
 
 
@@ -63,8 +67,11 @@ CASES = SAMPLED | {
     "bowls": Case(partial(known, BilevelBowls, n_lower=3, rho=0.7, noise_upper=1.0), followed),
     "saddle": Case(partial(known, Saddle), minus_f),
     "cvar": Case(partial(known, CVaR), ridge),
+    **{f"coupled, {order}": Case(partial(coupled, order), minus_f) for order in ("min-max", "max-min")},
 }
 ALL = pytest.mark.parametrize("name", CASES)
+BLACK_BOX = {"shares": Case(partial(known, Shares), minus_f)}
+"""Without a gradient of h_i."""
 
 
 def place(problem: Any) -> tuple[Array, Array]:
@@ -94,7 +101,9 @@ def test_the_gradient_of_h_is_its_slope(name: str, batch: Any) -> None:
         near(problem.gradient_h(i, x, y, lower, batch), expected)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ("cvar", *fair.MODELS)])
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if name not in ("cvar", *fair.MODELS) and not name.startswith("coupled")]
+)
 @EVERY_BATCH
 def test_other_derivatives_are_slopes_as_well(name: str, batch: Any) -> None:
     """Of f in x and y, and of grad_y h along u. Mutations: a sign; a transpose; the noise; the batch ignored."""
@@ -109,11 +118,11 @@ def test_other_derivatives_are_slopes_as_well(name: str, batch: Any) -> None:
     near(problem.hessian_h(i, x, y, u, lower, batch), along)
 
 
-@ALL
+@pytest.mark.parametrize("name", [*CASES, *BLACK_BOX])
 def test_a_batch_is_the_mean_of_its_samples(name: str) -> None:
     """Over all batches of one sample the whole, exactly; rows of points are independent. Mutations: N_i or B left out;
     a repeated position counted once; a batch's own class means; noise per row."""
-    problem, clients = CASES[name].make(np.float64)
+    problem, clients = {**CASES, **BLACK_BOX}[name].make(np.float64)
     x, y = place(problem)
     xs, ys, batch = np.stack([x, 2 * x]), np.stack([y, -y]), np.array([3, 5, 3, 0, 4])
     for i, data in enumerate(clients):
@@ -121,7 +130,7 @@ def test_a_batch_is_the_mean_of_its_samples(name: str) -> None:
         for size, ask in (
             (len(upper), lambda some, i=i, upper=upper: problem.f(i, xs, ys, upper, some)),
             (len(lower), lambda some, i=i, lower=lower: problem.gradient_h(i, x, y, lower, some)),
-        ):
+        )[: 1 + (name not in BLACK_BOX)]:
             each = np.stack([ask(np.array([j])) for j in range(size)])
             close(each.mean(axis=0), ask(None), 1e-10)
             close(each[batch % len(each)].mean(axis=0), ask(batch % len(each)), 1e-10)
@@ -132,16 +141,22 @@ def test_a_batch_is_the_mean_of_its_samples(name: str) -> None:
 @ALL
 def test_the_solution_is_where_the_mean_gradient_vanishes_and_curvature_is_that_of_the_mean(name: str) -> None:
     """Mutations: clients weighted by size; held-out samples; the mean of own solutions; max for mean of x; curvature of
-    the sum, of one client, of the extremes over clients."""
+    the sum, of one client, of the extremes over clients; a solution outside a set, or on its edge without need."""
     problem, clients = CASES[name].make(np.float64)
     x, y = place(problem)
 
-    def mean(z: Array) -> Array:
+    def mean(z: Array, x: Array = x) -> Array:
         each = (problem.gradient_h(i, x, z, problem.parts(data)[1]) for i, data in enumerate(clients))
         return np.asarray(np.mean(list(each), axis=0))
 
     solved = problem.solution(x, clients)
-    assert np.linalg.norm(mean(solved)) <= 2e-12
+    assert problem.project_lower or np.linalg.norm(mean(solved)) <= 2e-12
+    if problem.project_lower:  # where the projected step stays, whether the set binds or not
+        for at in (x, -x, 0.3 * x, -0.3 * x):
+            end = problem.solution(at, clients)
+            near(problem.project_lower(at, end - mean(end, at)), end)
+    if name == "coupled, min-max":  # linear in y
+        return
     low, high = problem.curvature(x)
     for at in (0 * y, y, solved):
         matrix = slopes(mean, at)

@@ -15,7 +15,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fednest import FedNest, SentVector
 from zofl_mpi.numerics import projections
-from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Saddle
+from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.run.command.flags import from_flags
@@ -35,23 +35,6 @@ def logistic() -> Setting[Any]:
     parts = tuple(data.subset(np.arange(k, 90, 3)) for k in range(3))
     problem = Hyperparameter.of(parts, dtype=np.float64)
     return Setting(problem, streams, parts, data, data, None, np.dtype(np.float64))
-
-
-# --- the problems' derivatives
-
-
-def test_the_saddle_point_is_one() -> None:
-    """No slope in x or y there. Mutations: lam/2; b's sign; the server's part among the means."""
-    setting = known(Saddle, 1.0)
-    problem: Saddle = setting.problem
-    x, value = problem.truth()
-    y = problem.solution(x, setting.data)
-    slopes = [problem.gradients_f(i, x, y, data) for i, data in enumerate(setting.data)]
-    close(np.mean([gx for gx, _ in slopes], axis=0), 0)
-    close(np.mean([gy for _, gy in slopes], axis=0), 0)
-    values = [problem.f(i, x[None], y[None], data)[0] for i, data in enumerate(setting.data)]
-    assert np.mean(values) == pytest.approx(value) == problem.implicit(x)
-    assert np.linalg.norm(x) > 0.01
 
 
 # --- the method

@@ -1,6 +1,7 @@
 """Defaults of problems and methods: from a base class, or by the adapter for a plain class of a user's own."""
 
 import ast
+import itertools
 import pickle
 import re
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
+from tests.unit.made import complaint
 from zofl_mpi import fedrzo, zo_hfl
 from zofl_mpi.engine.roles import HOST, Backend, overridable, program_of
 from zofl_mpi.engine.setting import Method, Setting
@@ -19,7 +21,8 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Bilevel, Hierarchical, Lipschitz, SecondOrder, Smooth
 from zofl_mpi.problems.base import BilevelProblem, Problem
-from zofl_mpi.run.command.plan import loads_of, method_of, problem_of, role_of
+from zofl_mpi.run.command.family import FAMILIES, family_of
+from zofl_mpi.run.command.plan import groups_of, loads_of, method_of, problem_of, role_of
 from zofl_mpi.settings.given import lacking, roles_of
 
 PACKAGE = ROOT / "zofl_mpi"
@@ -41,6 +44,52 @@ if TYPE_CHECKING:  # mypy: each problem has its roles
     lipschitz: Sequence[type[Lipschitz]] = (ReLUNet, Network, MaxAffine, Bowls)
     bilevel: Sequence[type[Bilevel]] = (Hyperparameter, Fair, FairSoftmax, BilevelBowls, Coupled, Saddle, CVaR, Shares)
     second_order: Sequence[type[SecondOrder]] = (Hyperparameter, BilevelBowls, Saddle)
+
+
+OFFERED = {
+    "zofl_mpi.zo_hfl": {
+        "softmax": "Hierarchical, Smooth",
+        "features": "Hierarchical, Smooth",
+        "mlp": "Hierarchical, Smooth, Lipschitz",
+        "cnn": "Hierarchical, Smooth, Lipschitz",
+        "toy": "Hierarchical, Smooth",
+        "corner": "Hierarchical",
+        "caps": "Hierarchical",
+    },
+    "zofl_mpi.fedrzo": {
+        "relu_net": "Smooth, Lipschitz",
+        "mlp": "Hierarchical, Smooth, Lipschitz",
+        "cnn": "Hierarchical, Smooth, Lipschitz",
+        "hyperparameter": "Bilevel, SecondOrder",
+        "fair": "Bilevel",
+        "fair_softmax": "Bilevel",
+        "max_affine": "Lipschitz",
+        "bowls": "Smooth, Lipschitz",
+        "bilevel_bowls": "Bilevel, SecondOrder",
+        "saddle": "Bilevel, SecondOrder",
+        "cvar": "Bilevel",
+        "shares": "Bilevel",
+        "coupled": "Bilevel",
+    },
+    "zofl_mpi.heron_sfl": dict.fromkeys(("split_cnn", "split_resnet", "split_mlp", "split_lm"), "Split"),
+}
+NEEDED = {"zo_hfl": "Hierarchical", "fedrzo_nn": "Lipschitz", "fedrzo_bl": "Bilevel", "fednest": "SecondOrder"}
+"""By other methods than those of split learning: Smooth."""
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_a_method_runs_on_the_problems_with_its_role_and_on_no_other(name: str) -> None:
+    """Mutations: a role that a problem lacks, as derivatives that are made up; one that it has and does not offer;
+    another sentence, or none."""
+    family = family_of(name)
+    assert OFFERED.keys() == set(FAMILIES) and OFFERED[name].keys() == family.PROBLEMS.keys()
+    for method, (problem, offered) in itertools.product(family.METHODS, OFFERED[name].items()):
+        needed = NEEDED.get(method, "Split" if name.endswith("heron_sfl") else "Smooth")
+        if needed in offered.split(", "):
+            assert groups_of(family, method, problem)
+        else:
+            told = f"--method {method} needs a {needed} problem; --problem {problem} offers {offered}"
+            assert complaint(groups_of, family, method, problem) == told
 
 
 class Base(Protocol):

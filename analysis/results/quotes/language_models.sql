@@ -9,8 +9,10 @@ with n(method, name) as (values ('heron', 'HERON, LoRA'), ('heron-frozen', 'its 
 select name, mean, sd, case when method <> 'heron' then less end as less, case when method <> 'heron' then less - half(less_sd, 3) end as least,
     case when method <> 'heron' then less + half(less_sd, 3) end as most, bytes / 1048576, at_herons_bytes_mean, at_herons_bytes_sd
 from n join lm using (method) where start = 'pretrained';
--- from # to # nat, CSE-FSL's falls from # to #. The
-select nth(method, 'heron | cse_fsl') as k, local_loss_first, local_loss_last from lm where start = 'pretrained';
+-- from # to # nat, the frozen client's to #; CSE-FSL's falls from # to #. The
+select nth(method, 'heron | heron-frozen | cse_fsl') as k, case method when 'heron-frozen' then null else local_loss_first end, local_loss_last from lm where start = 'pretrained';
+-- own loss does not fall in these 60 steps (# to # nat)
+select local_loss_first, local_loss_last from lm where start = 'pretrained' and method = 'decomfl';
 -- through them is worth # (CSE-FSL) and # (SplitLoRA)
 select nth(method, 'cse_fsl | splitlora') as k, less from lm where start = 'pretrained';
 -- (`c_lm_optimiser`): # ± # by the older AdamW, # ± # by
@@ -30,9 +32,14 @@ from c_table3 where size = 'medium' and (setting = 'short' and coalesce(head_blo
 -- | 10^12 operations, GiB | printed's way (printed) |
 with n(k, method, name) as (values (1, 'splitlora', 'SplitLoRA'), (2, 'cse_fsl', 'CSE-FSL'), (3, 'heron', 'HERON'))
 select k, name, m.operations_3f / 1e12, m.paper_operations, m.computed, m.mib / 1024,
-    (select a.mib / 1024 from medium a where a.setting = 'paper' and a.recomputes and a.method = n.method)
+    (select a.mib / 1024 from medium a where a.setting = 'paper' and a.recomputes and a.method = n.method), (m.step_bytes + m.weight_bytes) / 1073741824.0, m.paper_gb
 from n join medium m using (method) where m.setting = 'paper' and not m.recomputes;
--- It saves # % of SplitLoRA's memory and # % of CSE-FSL's, # % where these use checkpointing.
+create view whole as select *, (step_bytes + weight_bytes) / 1073741824.0 as held from medium where setting = 'paper';
+-- with weights #, # and # %. Of [C]'s printed memories it saves # and # %:
+select 100 * (1 - h.held / s.held), 100 * (1 - h.held / c.held), 100 * (1 - h.held / a.held), 100 * (1 - h.paper_gb / s.paper_gb), 100 * (1 - h.paper_gb / c.paper_gb)
+from whole h, whole s, whole c, whole a where h.method = 'heron' and s.method = 'splitlora' and not s.recomputes
+    and c.method = 'cse_fsl' and not c.recomputes and a.method = 'cse_fsl' and a.recomputes;
+-- it saves # % of SplitLoRA's memory and # % of CSE-FSL's, # % where these use checkpointing
 select 100 * (1 - h.mib / s.mib), 100 * (1 - h.mib / c.mib), 100 * (1 - h.mib / a.mib) from medium h, medium s, medium c, medium a
 where h.setting = 'paper' and s.setting = 'paper' and c.setting = 'paper' and a.setting = 'paper' and h.method = 'heron' and s.method = 'splitlora'
     and not s.recomputes and c.method = 'cse_fsl' and not c.recomputes and a.method = 'cse_fsl' and a.recomputes;
@@ -40,8 +47,8 @@ where h.setting = 'paper' and s.setting = 'paper' and c.setting = 'paper' and a.
 select min(mean) from lm where start = 'random';
 -- CSE-FSL is behind the frozen client.
 select c.mean > f.mean from lm c join lm f using (start) where start = 'random' and c.method = 'cse_fsl' and f.method = 'heron-frozen';
--- with two blocks at the client it helps by #, too
-select -less_frozen_mean from c_fig6 where method = 'cse_fsl' and cut = 2 and auxiliary_blocks = 0;
+-- helps, too, by #, and one or two blocks by # and #.
+select -less_frozen_mean from c_fig6 where method = 'cse_fsl' and cut = 2 order by auxiliary_blocks;
 -- is # (# to #) nat with a head of norm and unembedding alone. With one, two and three blocks in the head it is # (# to #), # (# to #), # (# to #).
 select less_frozen_mean, less_frozen_mean - half(less_frozen_sd, seeds), less_frozen_mean + half(less_frozen_sd, seeds) from c_fig6 where method = 'cse_fsl' and cut = 1 order by auxiliary_blocks;
 -- HERON is on average within 0.001 of its control at every depth and cut.

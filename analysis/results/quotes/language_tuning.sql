@@ -9,10 +9,12 @@ create view ranks as select task, weights, train, weights || ', ' || iif(train =
 create view lrank as select * from ranks where task = 'food';
 -- | weights, what trains | tr(H)/‖H‖
 select what, rank, rank_sd, gain, gain_sd, share, share_sd, predicted, predicted_sd from ranks;
+-- is too large by up to # times (without random LoRA), with the figure's rank too small by up to #.
+select max(iif(what <> 'random, LoRA', 100 / rank / share, null)), max(share * sizes / 100) from ranks;
 -- is within a factor of # with pretrained and tuned weights, and # times too large for all parameters of random ones
 select max(iif(weights <> 'random', max(share / predicted, predicted / share), null)), max(iif(weights = 'random' and train = 'all', predicted / share, null))
 from ranks;
--- where a direction gains a 4 to 7 times smaller share.
+-- With random weights a direction gains a 4 to 7 times smaller share.
 select min(round(a.share / b.share) in (4, 7)) from lrank a join lrank b using (train) where a.weights = 'pretrained' and b.weights = 'random';
 -- with d**: # % and # %, where
 select nth(train, 'lora | all') as k, share from lrank where weights = 'pretrained';

@@ -19,7 +19,7 @@ select nth(method, 'heron | cse_fsl | sflv2') as k, accuracy_mean_percent, accur
 select nth(method, 'heron | cse_fsl | sflv2') as k, client_peak_bytes / 1048576 from c_table2;
 -- E2E, perplexity: HERON; frozen client; SplitLoRA | #; #; # |
 select nth(method, 'heron | heron-frozen | splitlora') as k, validation_perplexity_mean from c_fig5 where start = 'pretrained';
--- GiB of SFLV2; G multiply-accumulates | # (#); # (#) |
+-- GiB of SFLV2; G multiply-accumulates of HERON's step | # (#); # (#) |
 select s.c4, s.c3, h.c9, h.c8 from c_table2_txt h join c_table2_txt s using (cells)
 where cells = 9 and h.c1 = 'HERON' and s.c1 = 'SFLV2';
 -- two client ranks beside one process: ZO-HFL; FedAvg's CNN | # times; # |
@@ -31,13 +31,26 @@ select 2, min(ms) from peers where variant like 'pfl%' union all
 select 3, min(ms) from peers where variant like 'stacked%' union all
 select 4, ms from peers where variant = 'zofl_mpi, 1 process' union all
 select 5, ms from peers where variant = 'zofl_mpi, 2 client ranks';
--- In the figure the # points below 0.1 directions per parameter close at most # % of the gap to first order. With 0.4 and more # of # points
-select (select count(*) from pays where directions_per_parameter < 0.1), (select max(share_percent) from pays where directions_per_parameter < 0.1), sum(share_percent >= 25), count(*)
+-- In the figure the # points below 0.1 directions per parameter close at most # % of the gap to first order (# % by exact directional derivatives, # % by differences). With 0.4 and more # of # points
+select (select count(*) from pays where directions_per_parameter < 0.1), (select max(share_percent) from pays where directions_per_parameter < 0.1), (select max(share_percent) from pays where directions_per_parameter < 0.1 and method like '%jvp%'), (select max(share_percent) from pays where directions_per_parameter < 0.1 and method not like '%jvp%'), sum(share_percent >= 25), count(*)
 from pays where directions_per_parameter >= 0.4;
--- No: DeComFL # ± # %, FedAvg with the top 2 % of entries # ± #, at # and # bytes a round.
+-- with equal evaluations FedAvg's loss is # lower (# to #).
+select z.nonsmooth_mean - f.nonsmooth_mean, z.nonsmooth_mean - f.nonsmooth_mean - half_apart(z.nonsmooth_sd, f.nonsmooth_sd, 3),
+    z.nonsmooth_mean - f.nonsmooth_mean + half_apart(z.nonsmooth_sd, f.nonsmooth_sd, 3) from b_methods z, b_methods f
+where z.best and f.best and f.method = 'fedavg' and f.rectifier = 10 and z.method = 'fedrzo' and z.evaluations = f.evaluations;
+-- (ten local steps; with one # ± #).
+select accuracy_mean_percent, accuracy_sd_percent from c_bytes where best and method = 'fedavg-1-topk';
+-- all stages # ± # and # ± #.
+select share_mean_percent, share_sd_percent from c_pays where method = 'cse_fsl' order by setting;
+-- With eight directions by # points (# to #), less than by first order; with one by # (# to #).
+select ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from sensed where k < 3 order by k;
+-- loss # lower (# to #).
+select avg(ahead), avg(ahead) - half(sqrt(sum(ahead * ahead) / 2 - 1.5 * avg(ahead) * avg(ahead)), 3), avg(ahead) + half(sqrt(sum(ahead * ahead) / 2 - 1.5 * avg(ahead) * avg(ahead)), 3)
+from heron_pairs where task = 'tune';
+-- No: DeComFL # ± # %, FedAvg with the top 2 % of entries # ± #, at # and # bytes a round (ten
 select d.accuracy_mean_percent, d.accuracy_sd_percent, f.accuracy_mean_percent, f.accuracy_sd_percent, d.bytes_up_a_client_and_round, f.bytes_up_a_client_and_round
 from c_bytes d, c_bytes f where d.best and f.best and d.method = 'decomfl' and f.method = 'fedavg-topk';
--- HERON's server, from 16 client ranks on
+-- HERON's server, from about 4 client ranks on
 select max("limit" = 'server') from scaling_model_far where method = 'heron' and client_ranks = 16;
 -- Yes, by # points (# to #, n = #). | [zo
 select gain_mean, least, most, seeds from shares where share = 0.001 and n = 170 and not lacking;

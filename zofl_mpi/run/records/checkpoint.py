@@ -100,11 +100,10 @@ def _write(path: Path, payload: Mapping[str, Any], attrs: Attributes) -> None:
 
 def _load(path: Path, whole: bool) -> Checkpoint:
     def read(file: Any) -> Checkpoint:
-        held = check_checkpoint(file, path)
-        attrs, stored = hdf5.attributes_of(file), held.pop(CHECKSUMS)[()]
-        long = f"{hdf5.LONG}/"  # attributes, which have a checksum together
-        named = {name.removeprefix("payload/"): data for name, data in held.items() if not name.startswith(long)}
-        blocks = {name: data[()] for name, data in named.items()} if whole else {}
+        named = check_checkpoint(file, path)
+        attrs, stored, place = hdf5.attributes_of(file), file[CHECKSUMS][()], "payload/"
+        payload = [name for name in named if name.startswith(place)] if whole else []
+        blocks = {name.removeprefix(place): file[name][()] for name in payload}
         stored = stored if whole else stored[-1:]
         found = _checksums(blocks, attrs)
         if found.shape != stored.shape:

@@ -72,8 +72,8 @@ FURTHER = {
 ACCEPTED_TYPES: dict[Any, Any] = {int: (int, np.integer), float: (float, np.floating), bool: (bool, np.bool_), str: str}
 
 
-def check_result(file: Any, path: object) -> dict[str, Any]:
-    """Check an open result; return {name: data set}.
+def check_result(file: Any, path: object) -> dict[str, tuple[int, ...]]:
+    """Check an open result; return {name: shape} of its data sets.
 
     UserError: no result, a newer format, or a reference to another file; LostError: damaged.
     """
@@ -81,30 +81,30 @@ def check_result(file: Any, path: object) -> dict[str, Any]:
         raise UserError(f"{path} is a checkpoint: name the result beside it")
     if "schema" not in file.attrs:
         raise UserError(f"{path} is an HDF5 file, but no result of zofl_mpi (it lacks the attribute 'schema')")
-    data = _checked(file, path, "schema", RESULT, ATTRIBUTES_OF_RESULTS)
+    shapes = _checked(file, path, "schema", RESULT, ATTRIBUTES_OF_RESULTS)
     done = file["rounds"].attrs["done"]
     _demand(isinstance(done, np.int64) and done >= 0, path, "rounds", "does not say how many rounds are done")
     for group, names in (("clients", CLIENTS), ("ranks", RANKS)):
-        steps, shapes = plain(file[group].attrs["steps"]), {data[f"{group}/{name}"].shape for name in names}
-        alike = len(shapes) == 1 and {shape[1] for shape in shapes} == {len(steps)}
+        steps, own = plain(file[group].attrs["steps"]), {shapes[f"{group}/{name}"] for name in names}
+        alike = len(own) == 1 and {shape[1] for shape in own} == {len(steps)}
         _demand(alike and all(isinstance(name, str) for name in steps), path, group, "has damaged steps")
-    width = data["clients/messages"].shape[2]
+    width = shapes["clients/messages"][2]
     first = np.asarray(file["clients"].attrs.get("first_clients", np.arange(width)))
     ordered = first.dtype.kind == "i" and first.shape == (width,) and bool(np.all(np.diff(first, prepend=-1) > 0))
     _demand(ordered, path, "clients", "has damaged first_clients")
-    for name, item in data.items():
+    for name, shape in shapes.items():
         if name.startswith(("rounds/", "clients/", "ranks/")) and name != RANK_TABLE:
-            _demand(item.shape[0] >= done, path, name, f"has {item.shape[0]} of {done} rounds")
-    return data
+            _demand(shape[0] >= done, path, name, f"has {shape[0]} of {done} rounds")
+    return shapes
 
 
-def check_checkpoint(file: Any, path: object) -> dict[str, Any]:
-    """Check an open checkpoint; return {name: data set}. Raises as `check_result`."""
+def check_checkpoint(file: Any, path: object) -> dict[str, tuple[int, ...]]:
+    """Check an open checkpoint; return {name: shape} of its data sets. Raises as `check_result`."""
     if "checkpoint" not in file.attrs:
         raise UserError(f"{path} is not a checkpoint of zofl_mpi")
-    data = _checked(file, path, "checkpoint", CHECKPOINT, ATTRIBUTES_OF_CHECKPOINTS)
-    _demand({"payload/state", "checksums"} <= data.keys(), path, "payload", "holds no state, or no checksums")
-    return data
+    shapes = _checked(file, path, "checkpoint", CHECKPOINT, ATTRIBUTES_OF_CHECKPOINTS)
+    _demand({"payload/state", "checksums"} <= shapes.keys(), path, "payload", "holds no state, or no checksums")
+    return shapes
 
 
 def _demand(holds: Any, path: object, name: str, fault: str) -> None:
@@ -114,82 +114,91 @@ def _demand(holds: Any, path: object, name: str, fault: str) -> None:
 
 def _checked(
     file: Any, path: object, kind: str, described: dict[str, Any], attributes: dict[str, Any]
-) -> dict[str, Any]:
-    """Check format, data sets and attributes of a file; return {name: data set}."""
-    _check_attributes(file, path, "")
+) -> dict[str, tuple[int, ...]]:
+    """Check format, data sets and attributes of a file; return {name: shape} of its data sets.
+
+    By HDF5's own calls: h5py's objects would take twice as long, at each checkpoint.
+    """
+    _check_attributes(file.id, path, "")
     if isinstance(found := file.attrs[kind], np.integer) and found > FORMAT:
         raise UserError(f"{path} has format {found}, and this zofl_mpi reads format {FORMAT}: install a newer one")
     _demand(found == FORMAT, path, "", f"has the format {str(found)[:40]!r}")
-    data, absent = {}, 0
+    shapes, absent = dict[str, tuple[int, ...]](), 0
     for name, item in _objects(file, path):
         _check_attributes(item, path, name)
-        if isinstance(item, h5py.Group):
+        if isinstance(item, h5py.h5g.GroupID):
             continue
-        absent += _absent(item, path, name)
+        own, shape = item.dtype, item.shape
+        absent += _absent(item, own.itemsize, shape, path, name)
         _demand(absent <= ABSENT, path, name, f"claims rows of some {absent} bytes that are not stored")
         place = name if name in described else f"{name.partition('/')[0]}/*"
         if place in described:
             dtype, axes = described[place]
-            usual = item.dtype.kind in NUMBERS or (item.dtype.kind == TEXT and not item.shape)
-            fits = (usual if dtype is None else item.dtype == dtype) and axes in (None, item.ndim)
-            _demand(fits, path, name, f"is {item.dtype} with {item.ndim} axes")
-            data[name] = item
+            usual = own.kind in NUMBERS or (own.kind == TEXT and not shape)
+            if not ((usual if dtype is None else own == dtype) and axes in (None, len(shape))):
+                raise LostError(f"{path} is damaged: {name} is {own} with {len(shape)} axes")
+            shapes[name] = shape
     held = attributes_of(file)  # long ones are data sets, checked above
     for name, like in (attributes | FURTHER).items():
         if name in attributes or name in held:
             _demand(_fits(held[name], like, stored=True), path, f"its attribute {name}", "has another type")
-    return data
+    return shapes
 
 
 def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
-    """Yield the groups and data sets of a file, each once, with their names.
+    """Yield HDF5's identifiers of the groups and data sets of a file, each once, with their names.
 
     Refuses an object with two names: a group that contains itself would be read for ever.
     """
-    links: list[tuple[str, int]] = []
+    links: list[tuple[bytes, int]] = []
 
     def note(name: bytes, link: Any) -> bool | None:
-        links.append((name.decode(), link.type))  # h5py has one `link` for all
+        links.append((name, link.type))  # h5py has one `link` for all
         return len(links) >= OBJECTS or None  # True ends the visit
 
     if file.id.links.visit(note, info=True):  # no flush in progress explains this: do not retry
         raise UserError(f"{path}: it has more than {OBJECTS:,} groups and data sets, as no file of zofl_mpi has")
     seen = {h5py.h5o.get_info(file.id).addr}
-    for name, kind in links:
+    for encoded, kind in links:
+        name = encoded.decode()
         if kind != h5py.h5l.TYPE_HARD:
             fault = f"{name} is a link to another place, which no file of zofl_mpi has"
             raise UserError(f"{path}: {fault}; nothing is read")
-        found = h5py.h5o.open(file.id, name.encode())  # much faster than file[name]
+        found = h5py.h5o.open(file.id, encoded)
         known = isinstance(found, h5py.h5g.GroupID | h5py.h5d.DatasetID)
         _demand(known, path, name, "is neither a group nor a data set")
         place = h5py.h5o.get_info(found).addr
         _demand(place not in seen, path, name, "has a second name")
         seen.add(place)
-        yield name, h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else h5py.Dataset(found)
+        yield name, found
 
 
-def _absent(data: Any, path: object, name: str) -> int:
+def _absent(data: Any, itemsize: int, shape: tuple[int, ...] | None, path: object, name: str) -> int:
     """Bytes that a data set claims but does not store, plus CHUNK_OVERHEAD per missing chunk.
 
     UserError: its numbers lie in another file; LostError: they are compressed.
     """
-    made = data.id.get_create_plist()
-    if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
+    made = data.get_create_plist()
+    layout = made.get_layout()
+    if layout == h5py.h5d.VIRTUAL or made.get_external_count():
         fault = f"{name} names another file for its numbers, as no file of zofl_mpi does"
         raise UserError(f"{path}: {fault}; nothing is read")
-    _demand(made.get_nfilters() == 0 and data.shape is not None, path, name, "is packed, or has no shape")
-    claimed: int = math.prod(data.shape) * data.dtype.itemsize
-    absent: int = max(0, claimed - int(data.id.get_storage_size()))
-    piece: int = math.prod(data.chunks or data.shape) * data.dtype.itemsize
+    _demand(made.get_nfilters() == 0 and shape is not None, path, name, "is packed, or has no shape")
+    assert shape is not None
+    claimed = math.prod(shape) * itemsize
+    absent: int = max(0, claimed - int(data.get_storage_size()))
+    if not absent:
+        return 0
+    piece = math.prod(made.get_chunk() if layout == h5py.h5d.CHUNKED else shape) * itemsize
     return absent + absent // max(piece, 1) * CHUNK_OVERHEAD
 
 
 def _check_attributes(item: Any, path: object, name: str) -> None:
     """Raise LostError for attributes that are neither texts nor numbers."""
-    number = h5py.h5a.get_num_attrs(item.id)
+    number = h5py.h5a.get_num_attrs(item)
     _demand(number <= ATTRIBUTES, path, name, f"has {number} attributes")
     for k in range(number):
-        entry = h5py.h5a.open(item.id, index=k)
+        entry = h5py.h5a.open(item, index=k)
         kind = entry.get_type()  # its dtype takes longer
         known = kind.get_class() in NUMERIC or (isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str())
         size = math.prod(entry.shape) * kind.get_size()

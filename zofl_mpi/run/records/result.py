@@ -139,12 +139,12 @@ def load(path: str | os.PathLike[str]) -> Run:
     """Read a result: finished, still growing, or of a killed run (UserError: missing, damaged or no result)."""
 
     def read(file: Any) -> Run:
-        data = check_result(file, path)
-        attrs, columns = attributes_of(file), {name: attributes_of(item) for name, item in file["rounds"].items()}
+        names = check_result(file, path)
+        attrs, tables = attributes_of(file), {group: by_round(file, group) for group in ("rounds", "clients", "ranks")}
+        columns = {name: attributes_of(item) for name, item in tables["rounds"]}
         length = int(file["rounds"].attrs["done"])  # a full disk or a kill may leave a partial row behind
-        groups = ("rounds", "clients", "ranks")
-        rows = {group: {name: item[:length] for name, item in by_round(file, group)} for group in groups}
-        final = {name.partition("/")[2]: plain(item[()]) for name, item in data.items() if name.startswith("final/")}
+        rows = {group: {name: item[:length] for name, item in table} for group, table in tables.items()}
+        final = {name.partition("/")[2]: plain(file[name][()]) for name in names if name.startswith("final/")}
         return Run(
             path=Path(path),
             attrs=attrs,
