@@ -79,7 +79,7 @@ def test_the_panels_show_the_numbers(overview: Any, result: Callable[..., Path])
     figure = overview.drawn(overview.numbers(runs), "heading")
     left, middle, right = figure.axes
     lines = {line.get_label(): line.get_xydata() for line in left.get_lines()}
-    assert list(lines) == ["$y_i$ of ZO-HFL's clients", "$x$, ZO-HFL", "$x$, FedAvg", "$x$, own"]
+    assert list(lines) == ["$y_i$ on client i's classes", "$x$, ZO-HFL", "$x$, FedAvg", "$x$, own"]
     assert lines["$x$, FedAvg"] == pytest.approx(np.array([[1, 60], [3, 80]]))
     assert [bar.get_width() * 2**20 for bar in middle.patches] == pytest.approx([3072, 48, 3072, 6144, 3072, 0])
     assert [text.get_text() for text in middle.texts] == ["3 KiB", "48 B", "3 KiB", "6 KiB", "3 KiB", "0 B"]
