@@ -137,9 +137,9 @@ def test_the_kept_numbers_are_those_that_the_page_quotes(overview: Any) -> None:
     told = {key: f"{n['value']:.1f}" for key, n in last.items()}
     down, up = ({run: sizes[run, way] for run in ("zo_hfl", "fedavg")} for way in ("down", "up"))
     x = [told[run, "x"] for run in ("zo_hfl", "fedavg", "server_sgd")]
-    results = f"x of ZO-HFL ends at {x[0]} %, of FedAvg at {x[1]}, of the server alone at {x[2]}; the y_i"
+    results = f"x of ZO-HFL ends at {x[0]} %, of FedAvg at {x[1]}, of the server alone at {x[2]}. The y_i"
     sent = (
-        f" at {told['zo_hfl', 'y_i']}. ZO-HFL's clients receive {down['zo_hfl']} and send {up['zo_hfl']}, FedAvg's "
+        f" end at {told['zo_hfl', 'y_i']}. ZO-HFL's clients receive {down['zo_hfl']} and send {up['zo_hfl']}, FedAvg's "
         f"{down['fedavg']} and {up['fedavg']}."
     )
     assert results + sent in re.sub(r"\s+", " ", (ROOT / "analysis/results/zo_hfl.md").read_text())
