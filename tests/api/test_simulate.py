@@ -173,6 +173,37 @@ def test_a_round_that_fails_says_where_and_shows_the_users_frames(tmp_path: Path
     assert records.load(tmp_path / "a.h5").attrs["status"] == "interrupted"
 
 
+class NoStart(FedSGD):
+    def start(self) -> Any:
+        raise ArithmeticError("planted")
+
+
+class NoState(FedSGD):
+    def start(self) -> Any:
+        return 3
+
+
+class NoMemory(FedSGD):
+    def gradient(self, client: Any, model: Any) -> Any:
+        client.memory["handle"] = object()
+        return super().gradient(client, model)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (NoStart, "the start: ArithmeticError: planted; the 0 finished rounds are in"),
+        (NoState, "the start: TypeError: a message is an instance of a dataclass, not int; the 0 finished"),
+        (NoMemory, "the checkpoint after round 2 failed: the memory of client 0: TypeError: .* is a object"),
+    ],
+)
+def test_what_fails_outside_a_round_is_a_failed_run(method: Any, words: str, tmp_path: Path, data: Federation) -> None:
+    """And the command line's sentence. Mutation: the exception as it is, which no other rank and no caller expects."""
+    with pytest.raises(RunFailed, match=words) as caught:
+        softmax(method, data, tmp_path / "a.h5", rounds=9, checkpoint_every=2)
+    assert caught.value.round == 0 and records.load(tmp_path / "a.h5").attrs["status"] == "interrupted"
+
+
 @pytest.mark.parametrize(
     ("arguments", "flags", "words"),
     [

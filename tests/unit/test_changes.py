@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from zofl_mpi import Client, UserError, change
 from zofl_mpi.clients import changes
@@ -67,6 +68,15 @@ def test_changes_are_read_and_applied() -> None:
     assert changes.changed(alone, MESSAGE).tolist() == changes.changed(REPLY, MESSAGE).tolist()
     starts = changes.bases(alone, MESSAGE)
     assert starts["y"].tolist() == [1.0, 2.0] and (starts["slope"], starts["plus"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, torch.float32])
+def test_a_reply_keeps_its_types(kind: Any) -> None:
+    """Mutation: float64 from a float32 reply, which no state of float32 takes: a method then differs under --clip."""
+    x = np.ones(2, kind) if kind in (np.float32, np.float64) else torch.ones(2, dtype=kind)
+    found = changes.applied(Mixed(x, 0.0, 0.0), Message(x), np.array([0.25, 0.5, -1.0, 7.0]))
+    assert type(found.y) is type(x) and found.y.dtype == x.dtype and found.y.tolist() == [1.25, 1.5]
+    assert isinstance(found.slope, float) and isinstance(found.plus, float)
 
 
 def test_replies_along_directions_are_differences_alone() -> None:

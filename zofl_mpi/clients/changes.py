@@ -85,8 +85,8 @@ def changed(reply: Any, message: Any) -> Array:
 
 
 def applied(reply: Any, message: Any, D: Array) -> Any:
-    """A copy of the reply with its changes replaced by D (k,)."""
-    new, start = dict[str, Any](), 0
+    """A copy of the reply with its changes replaced by D (k,), in the reply's dtypes."""
+    new, arrays, start = dict[str, Any](), dict[tuple[str, ...], Array](), 0
     for c in of(type(reply)):
         value = getattr(reply, c.name)
         like = messages.as_array(value)
@@ -96,10 +96,13 @@ def applied(reply: Any, message: Any, D: Array) -> Any:
         own = unit(message, c) * own if c.unit else own
         at = base(type(reply), c, message)
         own = own if at is None else np.asarray(messages.as_array(at)) + own
-        new[c.name] = own if shape else float(own)
+        if like is None:
+            new[c.name] = float(own)
+        else:
+            arrays[(c.name,)] = np.asarray(own, like.dtype)
         if within_reply(type(reply), c):
             new[c.of] = 0.0
-    return replace(reply, **new)
+    return messages.replace_arrays(replace(reply, **new), arrays)
 
 
 def with_replies(step: Step, change: Callable[[Client, Any, Any, dict[str, Any]], Any]) -> Step:
