@@ -80,3 +80,43 @@ def test_a_step_is_known_by_its_annotations_and_a_whole_message() -> None:
     assert changes.reply_of(Steps().elsewhere) is None
     with pytest.raises(UserError, match=r"Mixed\.slope: clients.mean needs nobody="):
         changes.example(Mixed, MESSAGE)
+
+
+@dataclass(frozen=True)
+class Roundless:
+    x: Any
+
+
+class Bare:
+    def step(self, client, message) -> Mixed:  # type: ignore[no-untyped-def]
+        raise NotImplementedError
+
+
+class Unresolved:
+    def step(self, client: Client, message: "Gone") -> Mixed:  # type: ignore[name-defined]  # noqa: F821
+        raise NotImplementedError
+
+
+class WithoutRound:
+    def step(self, client: Client, message: Roundless) -> Mixed:
+        raise NotImplementedError
+
+
+class Silent:
+    def step(self, client: Client, message: Message) -> Message:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (Bare, "Bare.step needs a type annotation of its message, a dataclass"),
+        (Unresolved, "the annotations of Unresolved.step cannot be read (name 'Gone' is not defined)"),
+        (WithoutRound, "WithoutRound.step: neither message nor reply has a field r"),
+        (Silent, "no step of Silent says what its reply changes (zofl_mpi.change)"),
+    ],
+)
+def test_a_method_learns_what_its_step_lacks(method: Any, words: str) -> None:
+    """Mutation: a step that says what its reply changes is told that it does not."""
+    assert changes.obstacle(method) == words and changes.steps(method) == {}
+    assert changes.reply_of(method().step) is None
