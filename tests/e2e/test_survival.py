@@ -25,8 +25,8 @@ from zofl_mpi.run import records
 
 SMALL = ["--problem", "toy", "--rounds", "3", "--checkpoint-every", "2", "--eval-every", "2", "--quiet"]
 CASES = {
-    "zo_hfl": [*SMALL, "--m", "5", "--y0", "last"],
-    "sums": [*SMALL, "--m", "32", "--y0", "last"],
+    "zo_hfl": [*SMALL, "--m", "5", "--tau", "2", "--y0", "last"],
+    "sums": [*SMALL, "--m", "32", "--tau", "2", "--y0", "last"],
     "scaffold": [*SMALL, "--m", "5", "--beta", "0.6", "--method", "scaffold", "--tau", *"91213"],
 }
 """Clients that remember something; streams, sums at ranks, means; of unequal work, so that placement is not i mod P."""
