@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.numerics.split_methods import SIDE, SIZES, STEPS_OF, STREAMS, C, groups, method, mlp, setting, training
+from tests.unit.made import complaint
 from zofl_mpi.engine.fleet import DeviceClass, Fleet
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.methods.cse_fsl import CSEFSL
@@ -179,3 +181,14 @@ def test_federated_methods_on_softmax(cls: Any, flags: Any, samples: Any, points
     spent = fleet.columns(1)
     assert spent.virtual_seconds == pytest.approx(total.max() + 2 * n * server / RATE, rel=1e-14)
     assert spent.joules == pytest.approx(2 * macs.sum() + 3 * (work.down + work.up).sum(), rel=1e-14)
+
+
+@pytest.mark.parametrize(("fleet", "uplink"), [(True, "dense"), (True, "seeds"), (False, "dense")])
+def test_a_rule_by_device_needs_devices_and_models_that_go_up(fleet: bool, uplink: str) -> None:
+    """Mutations: either condition turned round, or left out."""
+    plan = training(on_devices(setting(mlp)) if fleet else setting(mlp), Optimiser("sgd"))
+    make = partial(method, HERON, plan, rule_by_device=True, uplink=uplink)
+    if fleet and uplink == "dense":
+        make()
+    else:
+        assert complaint(make).startswith("--rule-by-device: needs --devices, and --uplink dense")

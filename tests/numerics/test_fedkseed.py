@@ -123,3 +123,12 @@ def test_each_of_many_seeds_is_drawn_as_often_as_its_weight() -> None:
     np.testing.assert_allclose(share, e / e.sum(), atol=5 * 0.5 / len(draws) ** 0.5)
     even = np.concatenate([of.drawn(SeededModel(none, {}, none, 0, 1.0, "", a[2:]), i) for i in range(4000)])
     np.testing.assert_allclose(np.bincount(even) / len(even), [0.25] * 4, atol=5 * 0.5 / len(draws) ** 0.5)
+
+
+def test_what_travels_and_how_many_directions_there_are() -> None:
+    """Mutations: the sum of magnitudes for their mean; the number of steps divided by those of a round."""
+    of = method(FedKSeed, training(setting(mlp), PLAIN, h=3), seeds=2, seed_weights="magnitude")
+    np.testing.assert_array_equal(of.known(np.array([[1.0, 2], [6, 8], [3, 4]])), [[1, 2], [2, 2]])
+    for seeds, drawn_in_two_rounds in ((4, 4), (18, 18), (50, 18)):
+        of = method(FedKSeed, training(setting(mlp), PLAIN, h=3), seeds=seeds)
+        assert of.directions(2).drawn == drawn_in_two_rounds

@@ -114,6 +114,15 @@ def test_inner_steps_are_their_formula() -> None:
     close(state.y, y)
 
 
+def test_without_a_size_lower_steps_are_one_over_the_curvature() -> None:
+    """Mutation: the curvature itself."""
+    setting = known(BilevelBowls)
+    L = setting.problem.curvature(vector())[1]
+    every = [from_flags(FedNest, setting, gamma_lower=size, **ALL) for size in (0.0, 1 / L)]
+    first, second = (of.round(of.start(), 0, clients_of(of)).y for of in every)
+    close(first, second)
+
+
 def test_regularisers_are_learned_and_stay_in_their_set() -> None:
     """On logistic regression the objective falls, and x stays above mu. Mutation: no projection."""
     setting = logistic()

@@ -14,7 +14,7 @@ import pytest
 
 from tests.numerics.first_order import Array, clients_of, close
 from zofl_mpi.engine.clients import ClientError
-from zofl_mpi.engine.fields import described, reported
+from zofl_mpi.engine.fields import described, reported, scalar_fields
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
@@ -347,9 +347,10 @@ def test_it_is_algorithm_2_written_out(y0: Any) -> None:
                 pull = z * max(0.0, 1 - 0.5 / float(np.linalg.norm(z))) / eta
                 z = z - 0.05 * (n / eta * (f[0] - f[1]) * v + pull)
             ends.append(z)
-        x = np.mean(ends, axis=0)
+        before, x = x, np.mean(ends, axis=0)
     state = run(of, rounds)
     close(state.x, x)
+    assert state.step_distance == pytest.approx(np.linalg.norm(x - before), rel=1e-9)
     close(state.y, y)
     assert (state.lower_rounds, state.lower_steps, state.steps) == (6, 10, rounds * H)
 
@@ -422,6 +423,31 @@ def test_an_evaluation_leaves_no_trace(which: Any) -> None:
     states = [run(of, 4, evaluates=evaluates) for evaluates in (False, True)]
     for name, value in vars(states[0]).items():
         assert np.asarray(value).tobytes() == np.asarray(vars(states[1])[name]).tobytes(), name
+
+
+@pytest.mark.parametrize("which", ["nn", "bilevel"])
+def test_an_evaluation_is_counted_nowhere_and_a_start_has_counted_nothing(which: str) -> None:
+    """Mutations: exchanges of an evaluation's lower level counted; a column that begins at 1."""
+    levels = {"lower": "local_sgd", "T_lower": "4", "exact": True}
+    of: Any = nn(bowls(), probe=4) if which == "nn" else links(**levels, probe=3)
+    state, clients = of.start(), clients_of(of)
+    of.evaluate(state, 0, clients)
+    row, _ = clients.account()
+    assert not row.messages.any() and not row.bytes_down.any() and not row.bytes_up.any()
+    assert all(value == 0 or math.isnan(value) for _, value in scalar_fields(state))
+
+
+def test_a_pass_over_all_samples_holds_those_of_the_largest_client() -> None:
+    """Mutation: of the smallest."""
+    of = links()
+    data = [
+        replace(each, upper=replace(each.upper, noise=each.upper.noise[:k]))
+        for k, each in enumerate(of.setting.data, 2)
+    ]
+    of = replace(of, setting=replace(of.setting, data=tuple(data)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BilevelBowls, "client_bytes", lambda self, batch, gradient: 1000.0 * batch)
+        assert of.held(0, True) == 1000 * (m + 1) == of.held(m + 1, True)
 
 
 @pytest.mark.parametrize("r", [0, 39])

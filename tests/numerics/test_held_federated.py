@@ -38,6 +38,8 @@ CASES: dict[str, tuple[Any, dict[str, Any], str, int]] = {
     "FedAvg, compressed": (FedAvg, {"compress": "topk:0.1"}, "train", 2),  # x and e
     "SCAFFOLD, compressed": (Scaffold, {"compress": "topk:0.1"}, "train", 5),  # and e
     "pFedMe, compressed": (PFedMe, {"compress": "topk:0.1"}, "train", 4),  # and x, e
+    "FedMSPP, compressed": (FedMSPP, {"compress": "topk:0.1"}, "train", 2),  # and e
+    "Ditto, compressed": (Ditto, {"compress": "topk:0.1"}, "train", 4),  # and e
     "FedAvg, clipped": (FedAvg, {"clip": 1.0, "weights": "uniform"}, "train", 1),  # x
     "FedProx": (FedProx, {"mu": 0.1}, "train", 1),  # x
     "FedMSPP": (FedMSPP, {}, "train", 1),  # x

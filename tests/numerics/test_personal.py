@@ -1,7 +1,7 @@
 """Personal models: fine-tuning as ZO-HFL's Algorithm 2, Ditto, pFedMe. Docstrings name the mutations to catch."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,12 +30,14 @@ from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.fields import reported
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
+from zofl_mpi.errors import UserError
 from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
+from zofl_mpi.problems.base import NumPyProblem
 from zofl_mpi.rounds.report import Reporting, accuracies
 from zofl_mpi.run.command.flags import from_flags
 
@@ -171,3 +173,28 @@ def test_pfedmes_local_steps_are_their_formula(make: Make) -> None:
         close(memories(clients)[i]["y"], y)
         mean = mean + SIZE_SHARES[i] * w
     close(new, x + 0.5 * (mean - x))
+
+
+@dataclass(frozen=True)
+class Still(NumPyProblem):
+    """A problem whose losses are flat."""
+
+    n: int = 2
+
+    def loss(self, x: Array, data: Any) -> float:
+        return 0.0
+
+    def gradient(self, x: Array, data: Any, batch: Any = None) -> Array:
+        return np.zeros(2)
+
+    def flops(self, batch: int) -> float:
+        return 1.0
+
+
+def test_one_entry_that_is_not_finite_ends_a_run_of_dittos() -> None:
+    """Mutation: a look for one that is finite."""
+    of = method(Ditto, Setting(Still(), STREAMS, (range(3),), None, None, None, np.dtype(np.float64)), tau=(1.0,))
+    x, client = np.zeros(2), Client(0, range(3))
+    assert of.personal_steps(x, np.ones(2), client, 0).shape == (2,)
+    with pytest.raises(UserError, match="the personal model is not finite"):
+        of.personal_steps(x, np.array([np.inf, 0.0]), client, 0)

@@ -14,6 +14,7 @@ from tests.numerics.split_methods import (
     PIXELS,
     SIDE,
     SPLIT,
+    UNSPLIT,
     batches,
     gradient,
     groups,
@@ -33,11 +34,15 @@ from tests.numerics.split_methods import (
 )
 from tests.numerics.test_exact_parts import BOTH, EXACT
 from zofl_mpi.engine.clients import ClientError
+from zofl_mpi.engine.fields import scalar_fields
 from zofl_mpi.errors import UserError
+from zofl_mpi.heron_sfl import METHODS
+from zofl_mpi.methods.fedkseed import FedKSeed
 from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.numerics.optimisers import Optimiser
+from zofl_mpi.rounds.split import costs
 from zofl_mpi.run.loop.local import LocalClients
 
 
@@ -84,6 +89,31 @@ def test_a_model_that_is_not_finite_ends_the_run_in_a_sentence(cls: Any) -> None
     """The server's part, or a client's, whichever is found first."""
     with pytest.raises((UserError, ClientError), match="not finite"):
         run(method(cls, training(setting(mlp), Optimiser("sgd", weight_decay=1e10), lr_server=1e300)), 2)
+
+
+@pytest.mark.parametrize("cls", METHODS.values())
+@pytest.mark.parametrize("beta", [1.0, 0.6])
+def test_bytes_that_are_announced_of_a_client_are_those_that_travel(cls: Any, beta: float) -> None:
+    """Client by client, labels by themselves. A start has counted nothing. Mutations: labels counted down or left out;
+    uploads of a method without a cut; another weight's rows of sums; a column that begins at 1."""
+    flags = {"align_epochs": 0} if cls is FSLSAGE else {}
+    rounds = {"h": 2} if cls in UNSPLIT else {}
+    for more in ({"seed_weights": "uniform"}, {"seed_weights": "magnitude"}) if cls is FedKSeed else (flags,):
+        of = method(cls, training(setting(mlp), Optimiser("sgd"), beta=beta, **rounds), **more)
+        state, clients = of.start(), LocalClients(list(of.setting.data), method=of)
+        counters = dict(scalar_fields(state))
+        counters.pop("least_second_moment", None)
+        assert all(value == 0 or math.isnan(value) for value in counters.values())
+        for r in range(2):
+            state = of.round(state, r, clients)
+            row, _ = clients.account()
+            found = [row.bytes_down.sum(axis=0), row.bytes_up.sum(axis=0)]
+            labels = 0
+            for i in of.training.participants(r):
+                kinds = of.traffic.of(r, i)
+                labels += sum(kinds.pop(costs.LABELS))
+                assert tuple(map(sum, zip(*kinds.values(), strict=True))) == (found[0][i], found[1][i])
+            assert state.label_bytes == labels
 
 
 PROBE: dict[str, Any] = {"probe_gradient": True}

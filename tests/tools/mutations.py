@@ -5,7 +5,7 @@
     python -m tests.tools.mutations --record FILE             keep in FILE which test runs which lines, or read it there
 
 The tests of tests/unit and tests/numerics are collected once and run once, with the lines that each runs. A mutant is a
-fork of that process with other code in its functions, and meets the tests that run its line, quickest first; those of
+fork of that process with other code in its functions, and meets the tests that run its line, quickest first, up to
 `--seconds` seconds in all. It is killed by the first that fails, or takes ten times as long. What is not in functions
 (fields, constants) is imported anew with its fault. Tests that start processes do not see a mutant: a share is a lower
 bound of what the suite kills. Each survivor is printed: a test that is missing, or another way to say the same.
@@ -43,6 +43,7 @@ from tests.tools.mutants import Mutant, faults, mutant
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = str(ROOT / "zofl_mpi") + os.sep
 FOLDERS = ("numerics", "rounds", "methods", "clients", "engine/mean.py", "engine/fleet.py", "run/devices")
+FLAGS = "zofl_mpi/run/command/flags.py"  # which reads the fields of all classes
 TRACED_CALLS = 200  # of a function in a test: the later ones seldom run other lines
 MEMORY = 6 << 30  # bytes of data of a fork: a fault may ask for all there is
 
@@ -50,6 +51,11 @@ MEMORY = 6 << 30  # bytes of data of a fork: a fault may ask for all there is
 def file_of(module: str) -> Path:
     path = ROOT / Path(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def kind_of(mutant: Mutant) -> str:
+    """Mutants of a kind are killed by the same tests: of a module's functions, and of all fields and constants."""
+    return mutant.module if mutant.place.in_function else ""
 
 
 def codes(code: CodeType) -> Iterator[tuple[Any, CodeType]]:
@@ -263,14 +269,21 @@ class Warm:
         return seconds, by_line
 
     def _chosen(self, mutant: Mutant) -> list[Chosen]:
-        """The tests that run a mutant, quickest first, and before them those that have killed others in its file."""
-        name = str(file_of(mutant.module).relative_to(ROOT))
-        by_line = self.by_line.get(name, {})
+        """The tests that run a mutant, or may read its fields: those that have killed others of its kind, then of each
+        function with its parameters the quickest, the second, and so on.
+        """
+        by_line = self.by_line[str(file_of(mutant.module).relative_to(ROOT))]
         tests = set[str]()
         for lines in mutant.lines if mutant.place.in_function else [by_line]:
             tests = tests or set(itertools.chain.from_iterable(by_line.get(line, []) for line in lines))
-        tests = {each for each in tests if self.sound.get(each, True)}
-        ordered = sorted(tests, key=lambda each: (self.seconds[each] / (1 + 10 * self.kills[name, each]), each))
+        if not mutant.place.in_function:
+            tests.update(*self.by_line[FLAGS].values())
+        quickest = sorted((each for each in tests if self.sound.get(each, True)), key=self.seconds.__getitem__)
+        rank, seen = dict[str, float](), Counter[str]()
+        for each in quickest:
+            seen[function := each.partition("[")[0]] += 1
+            rank[each] = seen[function] / (1 + self.kills[kind_of(mutant), each])
+        ordered = sorted(quickest, key=rank.__getitem__)
         whole = list(itertools.accumulate(self.seconds[each] for each in ordered))
         return [
             Chosen(each, self.seconds[each])
@@ -317,7 +330,7 @@ class Warm:
             if test.name not in self.sound:  # a test that fails without a fault, too, kills nothing
                 self.sound[test.name] = forked(partial(self._run, met), limit_of(met)) == 0
             if self.sound[test.name]:
-                self.kills[str(file_of(mutant.module).relative_to(ROOT)), test.name] += 1
+                self.kills[kind_of(mutant), test.name] += 1
                 return f"killed by {test.name}" + (" (no end)" if end in (None, -signal.SIGALRM) else "")
         return "survived, no test runs it"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.unit.made import complaint
-from zofl_mpi.numerics.schedules import Pace, local_steps, parse_decay, stepsize, stepsizes
+from zofl_mpi.numerics.schedules import Pace, demand_tau, local_steps, parse_decay, stepsize, stepsizes
 
 T = np.arange(5)
 
@@ -44,7 +44,15 @@ def test_a_warm_up_and_a_linear_decay_are_their_formulas():
     assert [warm.client(0.3, t) for t in range(4)] == [warm.server(0.3, t) for t in range(4)] == [0, 0.15, 0.3, 0.3]
     assert {Pace().client(0.3, t) for t in range(9)} == {0.3}
     assert [p.still for p in (Pace(), warm, alike)] == [True, False, False]
-    assert Pace("linear", warmup=4, decay_steps=5).client(0.4, 4) == 0.4, "the shortest decay"
+    shortest = Pace("linear", warmup=4, decay_steps=5, decay_steps_server=5)
+    assert shortest.client(0.4, 4) == shortest.server(0.4, 4) == 0.4
+
+
+def test_the_number_of_local_steps_has_its_bounds():
+    """Mutations: another power of 10; a bound that is excluded."""
+    demand_tau("tau", (0, 1e9))
+    for tau in (1e9 + 1, -1e-9, math.nan):
+        assert complaint(demand_tau, "tau", (tau,)).endswith("a number of local steps, at least 0 and at most 1e9")
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 
 REFUSED = {
     "dry_run": "call zofl_mpi.plan",
+    "help": "python -m zofl_mpi.FAMILY --help lists all flags",
     "survive": "start the run from the command line",
     "track": "give callbacks=[zofl_mpi.TensorBoard(FOLDER)]",
 }
 """{flag without meaning here: alternative}"""
+EVENTS = ("on_start", "on_round", "on_end")
+"""Functions of callbacks."""
 
 
 @final
@@ -64,7 +67,7 @@ class Simulation:
     ) -> None:
         """Arguments as for `simulate`; the run starts with the `with` block."""
         self._given = _arguments(method, problem, data, family, flags)
-        self._callbacks, self._mpi = list(callbacks), mpi
+        self._callbacks, self._mpi = callbacks, mpi
         self._call = (method, problem, data), {"family": family, "mpi": mpi, **flags}
         self.rank, self.row = 0, dict[str, float]()
         self.method: Any = None
@@ -105,6 +108,7 @@ class Simulation:
             world = ranks.connect(self._mpi)
             at_a_failure.callback(world.free)
             with ranks.aborting(world):
+                run_or_fail_all(world, self._check)
                 built = _built(world, self._given, self._given.flags.get("quiet", True))
                 bar = at_a_failure.enter_context(progress(world.rank > 0 or built.plan.values["quiet"]))
                 stop = Stop()
@@ -119,7 +123,21 @@ class Simulation:
             self._end = at_a_failure.pop_all()
         return self
 
+    def _check(self) -> None:
+        """Refuse a second run, and callbacks that nobody would call."""
+        if self.method is not None:
+            raise UserError("this Simulation has run: make another one")
+        allowed = f"objects with one or more of the functions {', '.join(EVENTS)}"
+        if not isinstance(self._callbacks, Sequence):
+            raise UserError(f"callbacks is a {type(self._callbacks).__name__}; it must be a list of {allowed}")
+        for each in self._callbacks:
+            if isinstance(each, type) or not any(hasattr(each, event) for event in EVENTS):
+                what = f"the class {each.__name__}" if isinstance(each, type) else f"a {type(each).__name__}"
+                raise UserError(f"callbacks has {what} in it; it must have {allowed}")
+
     def __iter__(self) -> Iterator[dict[str, float]]:
+        if self.method is None:
+            raise UserError("the run has not begun: iterate in a `with` block, with Simulation(...) as run:")
         if self._session is None:
             self._serve()
             return

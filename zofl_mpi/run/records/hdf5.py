@@ -94,15 +94,25 @@ def plain(value: Any) -> Any:
 def attributes_of(item: Any) -> dict[str, Any]:
     """Read the attributes of an HDF5 object, including long ones of the root."""
     long = item[LONG].items() if item.name == "/" and LONG in item else ()
-    entries = (h5py.h5a.open(item.id, index=k) for k in range(h5py.h5a.get_num_attrs(item.id)))
-    return {e.name.decode(): plain(_value(e)) for e in entries} | {name: plain(data[()]) for name, data in long}
+    return own_attributes(item.id) | {name: plain(data[()]) for name, data in long}
 
 
-def _value(entry: Any) -> Any:
-    """Value of an attribute (h5py's AttrID); item.attrs[name] takes three times as long."""
-    block = np.empty(entry.shape, entry.dtype)
-    entry.read(block)
-    return block[()]
+def own_attributes(item: Any) -> dict[str, Any]:
+    """Read the attributes of an object by its identifier: numbers, and texts of fixed length."""
+    values = dict[str, Any]()
+    for k in range(h5py.h5a.get_num_attrs(item)):
+        entry = h5py.h5a.open(item, index=k)  # by h5py's `attrs` it takes twice as long
+        value = np.empty(entry.shape, entry.dtype)
+        entry.read(value)
+        values[entry.name.decode()] = plain(value[()])
+    return values
+
+
+def array(data: Any) -> NDArray[Any]:
+    """Read all numbers of a data set by its identifier."""
+    values = np.empty(data.shape, data.dtype)
+    data.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    return values
 
 
 @contextmanager
