@@ -138,9 +138,16 @@ class Simulation:
     def __iter__(self) -> Iterator[dict[str, float]]:
         if self.method is None:
             raise UserError("the run has not begun: iterate in a `with` block, with Simulation(...) as run:")
+        if self._session is not None:
+            self._session.rounds.interleaved = True
+        yield from self._run()
+
+    def _run(self) -> Iterator[dict[str, float]]:
+        """Compute rounds, with callbacks."""
         if self._session is None:
             self._serve()
             return
+        self._session.rounds.interleaved |= bool(self._callbacks)
         for callback in self._callbacks[len(self._started) :]:
             self._started.append(callback)
             _tell(callback, "on_start", self)
@@ -278,7 +285,7 @@ def simulate(
         RunFailed: a round failed; the result file has the earlier rounds. Raised on all ranks.
     """
     with Simulation(method, problem, data, family=family, callbacks=callbacks, mpi=mpi, **flags) as run:
-        for _ in run:
+        for _ in run._run():
             pass
     return run.result
 
