@@ -151,6 +151,7 @@ def main() -> None:
     attempt("refused", lambda: words(run(FedSGD, data, "refused.h5", tua=3)))
     attempt("different", lambda: words(run(FedSGD, data, "different.h5", gamma=0.1 + RANK)))
     other = data if RANK == 0 else zofl.Federation.of_clients(clients, test=samples(60, 45))
+    attempt("planned", lambda: str(zofl.plan(FedSGD, "softmax", data, family="zo_hfl")) if RANK == 1 else early(data))
     attempt("other data", lambda: words(run(FedSGD, other, "other.h5")))
     attempt("data elsewhere", lambda: words(run("fedavg", data if RANK else None, "elsewhere.h5")))
     attempt("client", lambda: words(run("fedavg", data, "client.h5", gamma_local=1e300)))
