@@ -44,6 +44,12 @@ def tilted() -> Known:
     return Known(Bowls.of(moved), server, moved)
 
 
+def weakly_regularised() -> Known:
+    """A weight other than 1, by which one multiplies and divides alike."""
+    known = random(CVaR, resolution=0.0, **ROUGH)
+    return known._replace(problem=replace(known.problem, mu=0.4))
+
+
 RANDOM: dict[str, Callable[..., Known]] = {
     "max-affine": partial(random, MaxAffine, **ROUGH),
     "bowls": partial(random, Bowls, **ROUGH),
@@ -66,6 +72,7 @@ SOLVED: dict[str, Callable[..., Known]] = {
     **COUPLED,
     **{f"max-affine of {k}": partial(RANDOM["max-affine"], clients=k) for k in (1, 5)},
     "tilted bowls": tilted,
+    "cvar, weakly": weakly_regularised,
     "corner": HIERARCHICAL["corner"],
     **{
         f"caps of {k} at {c}": partial(without_data, Caps(k, n, c)) for k in (1, 10) for c in (0.05, 0.9, 1.0, 1.1, 9.0)

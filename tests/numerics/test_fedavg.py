@@ -38,7 +38,7 @@ from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL, ZOHFLState
-from zofl_mpi.rounds.base import Sampling
+from zofl_mpi.rounds.base import Sampling, has_samples
 from zofl_mpi.rounds.local_sgd import LocalSGDState
 from zofl_mpi.run.command.flags import from_flags
 
@@ -195,3 +195,11 @@ def test_the_run_starts_at_zero_or_at_random() -> None:
                 x = method(cls, setting, x0=x0).start().x
                 assert x.tobytes() == from_flags(ServerSGD, setting, x0=x0, server_batch=8).start().x.tobytes()
                 assert x.dtype == setting.dtype and x.any() == (x0 == "random") and np.abs(x).max() < 0.06
+
+
+def test_a_server_alone_sends_nothing_and_one_sample_is_one() -> None:
+    """Mutations: a byte for a message that there is not; a server that has samples from two on."""
+    plan = from_flags(ServerSGD, toy()).plan(2)
+    assert plan["bytes down, for each participant and round"] == plan["bytes up, for each participant and round"] == 0
+    held = [has_samples(replace(toy(), server=server)) for server in (None, range(0), range(1))]
+    assert held == [False, False, True]

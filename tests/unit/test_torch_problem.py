@@ -159,8 +159,8 @@ def arguments(module: str, name: str, method: str) -> list[str]:
 def test_a_loss_of_ones_own_runs_and_has_its_bits_on_ranks_and_on_resume(
     written: Written, name: str, method: str
 ) -> None:
-    """Mutations: a metric that is no column; random numbers of an augmentation by the order of calls, or by the rank;
-    targets of other samples; a loss of floats for labels."""
+    """Each loss goes on with one of the methods. Mutations: a metric that is no column; random numbers of an
+    augmentation by the order of calls, or by the rank; targets of other samples; a loss of floats for labels."""
     own = arguments(written(NETS), name, method)
     if method == "fedrzo_nn" and "--validation" in own:
         own = own[: own.index("--validation")]
@@ -168,11 +168,13 @@ def test_a_loss_of_ones_own_runs_and_has_its_bits_on_ranks_and_on_resume(
     assert run("--rounds", "4", "--out", "a.h5") == 0
     assert run_module(3, FAMILIES[method], *own, "--rounds", "4", "--out", "b.h5") == 0
     assert differences("a.h5", "b.h5") == []
-    assert run("--rounds", "2", "--out", "c.h5") == 0
-    again = own[own.index("--problem") : own.index("--problem") + 2]
-    data = own[own.index("--data") : own.index("--data") + 2]
-    assert launch.here(FAMILIES[method], "--resume", "c.h5", *again, *data, "--method", method, "--rounds", "4") == 0
-    assert [name for name in differences("a.h5", "c.h5") if "other rounds" not in name] == []
+    if [*FAMILIES].index(method) == [*DATA].index(name) % len(FAMILIES):
+        assert run("--rounds", "2", "--out", "c.h5") == 0
+        again = own[own.index("--problem") : own.index("--problem") + 2]
+        data = own[own.index("--data") : own.index("--data") + 2]
+        words = ["--resume", "c.h5", *again, *data, "--method", method, "--rounds", "4"]
+        assert launch.here(FAMILIES[method], *words) == 0
+        assert [name for name in differences("a.h5", "c.h5") if "other rounds" not in name] == []
     rounds = records.load("a.h5").rounds
     assert rounds["test_loss"][-1] < rounds["test_loss"][0] or method != "fedavg"
     for metric in {"regression": ["largest_error"], "labels": ["macro_f1"], "words": ["top", "accuracy"]}.get(name, []):

@@ -100,9 +100,13 @@ class Result:
 
     def continued(self, problem: Any, data: Any, family: str, flags: Mapping[str, Any]) -> Arguments:
         """Arguments that continue this run; UserError if one was an object that the file cannot store."""
+        from zofl_mpi.settings.heron_sfl import SplitProblem
+        from zofl_mpi.settings.networks import TorchProblem
+
         own, method = self.built, self.config["method"]
         # what a problem binds is its flags' default, which the run's value would hide
-        flags = {**{k: v for k, v in getattr(problem, "bound", {}).items() if k in self.config}, **flags}
+        bound = problem.bound if isinstance(problem, TorchProblem | SplitProblem) else {}
+        flags = {**{k: v for k, v in bound.items() if k in self.config}, **flags}
         if own is not None:  # objects of this process
             method, family = own.method, family or own.family
             problem = own.problem if problem is None else problem
