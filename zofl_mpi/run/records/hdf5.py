@@ -61,7 +61,15 @@ def set_attributes(item: Any, values: Attributes) -> None:
             item.attrs.pop(name, None)
             item[place] = stored
         else:
-            item.attrs[name] = stored
+            _set(item.id, name.encode(), np.asarray(stored))
+
+
+def _set(holder: Any, name: bytes, value: NDArray[Any]) -> None:
+    """Set an attribute of an object (h5py's ObjectID); h5py's `attrs` takes three times as long."""
+    if h5py.h5a.exists(holder, name):
+        h5py.h5a.delete(holder, name)
+    place = h5py.h5s.create_simple(value.shape) if value.shape else h5py.h5s.create(h5py.h5s.SCALAR)
+    h5py.h5a.create(holder, name, h5py.h5t.py_create(value.dtype, logical=True), place).write(value)
 
 
 def text(value: str) -> NDArray[np.bytes_]:
