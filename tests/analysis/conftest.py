@@ -88,9 +88,9 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     return importlib.import_module
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def painted() -> set[str]:
-    """The scripts whose figures are files of pixels by now; each file of tests asks for them once."""
+    """The scripts whose figures are files of pixels by now."""
     return set()
 
 
@@ -121,7 +121,7 @@ def ran(
 def wrote(script: Any, tmp_path: Path, painted: set[str]) -> Callable[..., Wrote]:
     """wrote(SCRIPT, GRIDS or words, more words): see `ran`.
 
-    Its figures are real ones the first time in a file of tests, then sketches; with pixels=False always.
+    Its figures are real ones the first time, then sketches; with pixels=False always.
     """
 
     def run(name: str, given: Made | list[str], *words: str, pixels: bool = True, **named: Any) -> Wrote:

@@ -502,23 +502,6 @@ def test_the_most_noise_has_an_account_too(asked: int) -> None:
     assert 0 <= account.epsilon(2.0**30, 100) <= account.epsilon(2.0**20, 100)
 
 
-@pytest.mark.parametrize(
-    ("cls", "flags", "words"),
-    [
-        (FedAvg, {"weights": "size"}, "--weights size: must be uniform with --clip: a client's weight tells"),
-        (ZOHFL, {"exchange": "solutions"}, "--exchange solutions: must be scalars with --clip: a client's solutions"),
-        (FedAvg, {"compress": "topk:0.5"}, "--compress topk:0.5: must be none with --clip"),
-        (FedAvg, {"aggregate": "median"}, "--aggregate median: must be mean with --clip"),
-        (FedAvg, {"attackers": 0.25}, "--attackers 0.25: must be 0 with --clip"),
-    ],
-)
-def test_what_else_would_leave_a_client_is_refused(cls: Any, flags: dict[str, Any], words: str) -> None:
-    """Mutation: no look at one of them."""
-    with pytest.raises(UserError) as told:
-        of(cls, **flags)
-    assert str(told.value).startswith(words)
-
-
 def test_a_mean_that_weighs_clients_unequally_is_refused() -> None:
     """Weights of two values tell who has more samples. Mutation: refused from three values on."""
     private = of(FedAvg)
