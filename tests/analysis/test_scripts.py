@@ -198,4 +198,4 @@ def test_every_script_tells_its_flags(tmp_path: Path) -> None:
         out, err = ((tmp_path / f"{name}.py.{end}").read_text() for end in ("out", "err"))
         assert err == "" and out.startswith(f"usage: {name}")
         told = "".join(out.split())
-        assert f"analysis/results/{name}" in told
+        assert f"default:results/{name};" in told

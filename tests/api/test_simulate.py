@@ -13,7 +13,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -171,6 +171,40 @@ def test_a_round_that_fails_says_where_and_shows_the_users_frames(tmp_path: Path
     assert traceback.extract_tb(exc.__traceback__)[-1].line == 'raise ArithmeticError("planted")'
     assert isinstance(exc.__cause__.__cause__, ArithmeticError)
     assert records.load(tmp_path / "a.h5").attrs["status"] == "interrupted"
+
+
+def test_what_a_script_changes_between_rounds_is_no_hidden_state(
+    tmp_path: Path, data: Federation, monkeypatch: Patch
+) -> None:
+    """In the method's own module, as in a notebook or a script, where `for row in run` sets a name; and random numbers.
+    Mutations: a failed run; a round's own change that is found no more."""
+    own: Any = ModuleType("of_a_script")
+    monkeypatch.setitem(sys.modules, "of_a_script", own)
+
+    class Own(FedSGD):
+        __module__ = "of_a_script"
+
+    class Hiding(Own):
+        __module__ = "of_a_script"
+
+        def round(self, model: Any, r: int, clients: Any) -> Any:
+            own.seen = r
+            return super().round(model, r, clients)
+
+    def note(row: Any) -> None:
+        own.row, own.count = row["round"], getattr(own, "count", 0) + 1
+        np.random.random()  # noqa: NPY002
+
+    words: dict[str, Any] = {"family": "zo_hfl", "rounds": 4, "eval_every": 2}
+    with zofl.Simulation(Own, "softmax", data, out=tmp_path / "a.h5", **words) as run:
+        for row in run:
+            note(row)
+    noting = SimpleNamespace(on_round=lambda run, row: note(row))
+    again = zofl.simulate(Own, "softmax", data, out=tmp_path / "b.h5", callbacks=[noting], **words)
+    np.testing.assert_array_equal(again.final["x"], run.result.final["x"])
+    for callbacks in ([noting], []):
+        with pytest.raises(RunFailed, match="a round changed seen of the module of_a_script"):
+            zofl.simulate(Hiding, "softmax", data, out=tmp_path / "c.h5", force=True, callbacks=callbacks, **words)
 
 
 class NoStart(FedSGD):

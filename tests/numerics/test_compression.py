@@ -9,6 +9,7 @@ import pytest
 
 from tests.numerics.first_order import BOTH, Array, Make, clients_of, method, point, run, softmax, started, toy
 from zofl_mpi import Method, Reduction, Reply, Setting, UserError
+from zofl_mpi.clients import groups_for, why_without
 from zofl_mpi.clients.compression import Compression, largest, quantised
 from zofl_mpi.engine.between import answering
 from zofl_mpi.engine.clients import Client
@@ -16,9 +17,11 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.fedmspp import FedMSPP
+from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Controlled, Scaffold
-from zofl_mpi.methods.zo_hfl import Values
+from zofl_mpi.methods.server_sgd import ServerSGD
+from zofl_mpi.methods.zo_hfl import ZOHFL, Values
 from zofl_mpi.rounds.local_sgd import LocalModel
 from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.rounds.split.unsplit import Uploaded
@@ -50,6 +53,9 @@ class Own(Method[Any]):
         assert [item.loss for _, item in clients.ask(self.stream, message, into=into)] == [0.5] * clients.m + [0.0] * 4
         return GlobalModel(into.mean().y, r)
 
+    def unsaid(self, client: Client, message: GlobalModel) -> Done:
+        return Done(0.5)
+
     def at_once(self, client: Client, message: GlobalModel) -> LocalModel:
         return LocalModel(message.x + np.linspace(-1, client.i, self.setting.problem.n))
 
@@ -75,6 +81,30 @@ def test_wrappers_treat_a_reduced_part_as_a_reply() -> None:
     for flags in ({"aggregate": "median"}, {"attackers": 0.3}):
         with pytest.raises(UserError, match=r"Own asks for step 'stream' by clients.ask; it needs clients.mean"):
             run(from_flags(Own, toy(), streams=True, **flags), 1)
+
+
+@pytest.mark.parametrize("flags", [{"aggregate": "median"}, {"attackers": 0.3}])
+def test_a_mean_of_replies_that_say_no_change_is_refused(flags: dict[str, Any]) -> None:
+    """Mutation: a mean of what nobody looks at."""
+    of = from_flags(Own, toy(), **flags)
+    with pytest.raises(UserError, match=r"Own asks for step 'unsaid' by clients.mean; it needs clients.mean or"):
+        clients_of(of).mean(of.unsaid, GlobalModel(point(of.setting), 0))
+
+
+def test_a_method_without_a_wrappers_flags_says_why() -> None:
+    """Mutations: a reason for a flag that is no wrapper's; of privacy for every one of them; another reason for a
+    method of a user's own."""
+    reasons = [
+        (ZOHFL, "compress", False, "the replies of ZOHFL's clients are scalars, or counted from one another: no"),
+        (HERON, "clip", False, "smashed activations and labels leave this method's clients as they are"),
+        (HERON, "clip", True, "no step of HERON says what its reply changes (zofl_mpi.change)"),
+    ]
+    for cls, flag, own, reason in reasons:
+        (told,) = why_without(cls, flag, own)
+        assert told.startswith(reason)
+    for cls, flag in ((HERON, "aggregate"), (HERON, "beta"), (ServerSGD, "clip")):
+        assert why_without(cls, flag, False) == []
+    assert groups_for(type("Bare", (Method,), {})) == groups_for(GlobalModel) == groups_for(HERON) == {}
 
 
 class Given:

@@ -30,6 +30,7 @@ from tests.numerics.split_methods import (
     twins,
 )
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fsl_sage import FSLSAGE, Head
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
@@ -177,3 +178,10 @@ def test_sage_whose_head_is_copied_from_the_server_is_sflv2(monkeypatch: pytest.
     close(found.theta[:n], sfl.theta[:n])
     close(found.theta_s, sfl.theta_s)
     close(found.buffers_s, sfl.buffers_s)
+
+
+@pytest.mark.parametrize("freeze", ["client", "auxiliary"])
+def test_frozen_parts_are_refused(freeze: Any) -> None:
+    """Heads do not train at clients. Mutation: a flag without effect that is taken."""
+    with pytest.raises(UserError, match=f"--freeze {freeze}: must be none"):
+        method(FSLSAGE, training(setting(mlp), freeze=freeze))

@@ -500,3 +500,11 @@ def test_the_most_noise_has_an_account_too(asked: int) -> None:
     pytest.importorskip("dp_accounting")
     account = Account(10, asked, False, 1e-5)
     assert 0 <= account.epsilon(2.0**30, 100) <= account.epsilon(2.0**20, 100)
+
+
+def test_a_mean_that_weighs_clients_unequally_is_refused() -> None:
+    """Weights of two values tell who has more samples. Mutation: refused from three values on."""
+    private = of(FedAvg)
+    weights = dict.fromkeys(range(m), 0.25) | {0: 0.5}
+    with pytest.raises(UserError, match=r"clients\.mean must weigh participants equally"):
+        clients_of(private).mean(private.train, GlobalModel(point(private.setting), 0), weights=weights)

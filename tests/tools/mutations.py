@@ -44,6 +44,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = str(ROOT / "zofl_mpi") + os.sep
 FOLDERS = ("numerics", "rounds", "methods", "clients", "engine/mean.py", "engine/fleet.py", "run/devices")
 FLAGS = "zofl_mpi/run/command/flags.py"  # which reads the fields of all classes
+OF_FIELDS = ("tests/unit/test_defaults.py", "tests/unit/test_ranges.py")  # which read them while they are collected
 TRACED_CALLS = 200  # of a function in a test: the later ones seldom run other lines
 MEMORY = 6 << 30  # bytes of data of a fork: a fault may ask for all there is
 
@@ -277,19 +278,17 @@ class Warm:
         for lines in mutant.lines if mutant.place.in_function else [by_line]:
             tests = tests or set(itertools.chain.from_iterable(by_line.get(line, []) for line in lines))
         if not mutant.place.in_function:
-            tests.update(*self.by_line[FLAGS].values())
+            tests.update(*self.by_line[FLAGS].values(), (each for each in self.items if each.startswith(OF_FIELDS)))
         quickest = sorted((each for each in tests if self.sound.get(each, True)), key=self.seconds.__getitem__)
         rank, seen = dict[str, float](), Counter[str]()
         for each in quickest:
             seen[function := each.partition("[")[0]] += 1
-            rank[each] = seen[function] / (1 + self.kills[kind_of(mutant), each])
+            likely = self.kills[kind_of(mutant), each] + each.startswith(OF_FIELDS)
+            rank[each] = seen[function] / (1 + likely)
         ordered = sorted(quickest, key=rank.__getitem__)
-        whole = list(itertools.accumulate(self.seconds[each] for each in ordered))
-        return [
-            Chosen(each, self.seconds[each])
-            for k, each in enumerate(ordered)
-            if k == 0 or whole[k] <= self.flags.seconds
-        ]
+        ends = itertools.accumulate(self.seconds[each] for each in ordered)
+        within = [each for each, end in zip(ordered, ends, strict=True) if end <= self.flags.seconds]
+        return [Chosen(each, self.seconds[each]) for each in within or ordered[:1]]
 
     def _run(self, chosen: list[Chosen], changed: Sequence[tuple[FunctionType, CodeType]] = ()) -> int:
         for each, new in changed:
@@ -361,9 +360,8 @@ def warm(flags: argparse.Namespace, ask: Any, at: mmap.mmap) -> int:
     plugin = Warm(flags, ask, out, at)
     with tempfile.TemporaryDirectory() as folder, plugin.imports:
         os.dup2(2, 1)  # pytest's own words
-        return int(
-            pytest.main([*WORDS, f"--basetemp={folder}/tests", "tests/unit", "tests/numerics"], plugins=[plugin])
-        )
+        words = [*WORDS, f"--basetemp={folder}/tests", "tests/unit", "tests/numerics"]
+        return int(pytest.main(words, plugins=[plugin]))
 
 
 def main(words: list[str]) -> int:

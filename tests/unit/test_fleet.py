@@ -252,6 +252,7 @@ def test_clients_get_the_classes_that_name_them_their_labels_or_a_share(tmp_path
     counts = np.array([[5, 1, 1], [0, 3, 4], [2, 9, 0], [4, 0, 5]])
     text = ONE + "[class.b]\nspeed = 2\nlabels = [2]\n[class.c]\nspeed = 3\nclients = [3]\n"
     assert equipped(text, tmp_path, counts=counts).of.tolist() == [0, 1, 0, 2]
+    assert "--devices b: must be of labels below 2" in complaint(equipped, text, tmp_path, counts=counts[:, :2])
     halves = "[class.a]\nspeed = 1\nshare = 0.25\n[class.b]\nspeed = 1\nshare = 0.75\n"
     many, few = equipped(halves, tmp_path, 4000).of, equipped(halves, tmp_path, 10).of
     assert many[:10].tolist() == few.tolist()

@@ -250,6 +250,8 @@ CASES = {
     "loss=nn.CrossEntropyLoss()": "needs outputs of shape (B, C), one a class",
     "loss=None": "has targets, not classes; this problem classifies",
     "loss=nn.PReLU()": "has parameters of its own to train",
+    "module=lambda: None": "the network is a NoneType; it must be a torch module, or a class or function that gives",
+    "metrics=[max]": "metrics is a list; it must be {name: function",
     "metrics={'a b': max}": "'a b': <built-in function max> must be {name: function",
     "metrics={'loss': max}": "not loss",
     "metrics={'f1': 3}": "must be {name: function",
@@ -273,7 +275,8 @@ def test_what_is_no_loss_or_metric_is_refused_in_a_sentence_before_round_1(
 ) -> None:
     """Mutations: a traceback; a broadcast of (B, 1) against (B,) that trains; a result that is begun."""
     given = case if case.startswith("loss") else f"loss=nn.MSELoss(), {case}"
-    name = written(f"{NETS}\nwrong = TorchProblem(Net, {given})\n")
+    module = "" if case.startswith("module") else "Net, "
+    name = written(f"{NETS}\nwrong = TorchProblem({module}{given})\n")
     own = ["--problem", f"{name}:wrong", "--method", "fedavg", "--data", "regression.npz", *FEW, "--out", "a.h5"]
     assert CASES[case] in launch.refused(capsys, "zofl_mpi.zo_hfl", *own)
     assert not Path("a.h5").exists()

@@ -59,6 +59,8 @@ def last_words(exc: BaseException) -> str:
 def shared(world: World, data: Any) -> Any:
     """The data on every rank: its own, or rank 0's if the others have none, once per node."""
     has = world.allgather(isinstance(data, Federation))
+    if any(has) and not has[0]:
+        raise UserError(f"rank {has.index(True)} has data in memory and rank 0 has not: give all ranks them, or rank 0")
     if not has[0] or all(has):
         return data
     return spread(world, data)
@@ -112,6 +114,8 @@ def lead(function: Callable[..., T], *arguments: Any, **named: Any) -> T | None:
         RunFailed: on the other ranks, if `function` raises at rank 0, which gets the exception itself.
         UserError: an argument of a simulation cannot be sent (named).
     """
+    if _LEADING:  # the other ranks serve already
+        return function(*arguments, **named)
     alone = "there are no ranks to lead; call the function itself, whose runs say mpi=False"
     world = connect(None, alone)
     if world.size == 1:

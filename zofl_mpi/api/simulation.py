@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -108,8 +108,7 @@ class Simulation:
             world = ranks.connect(self._mpi)
             at_a_failure.callback(world.free)
             with ranks.aborting(world):
-                run_or_fail_all(world, self._check)
-                built = _built(world, self._given, self._given.flags.get("quiet", True))
+                built = _built(world, self._given, self._given.flags.get("quiet", True), self._check)
                 bar = at_a_failure.enter_context(progress(world.rank > 0 or built.plan.values["quiet"]))
                 stop = Stop()
                 at_a_failure.callback(stop.restore)
@@ -138,9 +137,16 @@ class Simulation:
     def __iter__(self) -> Iterator[dict[str, float]]:
         if self.method is None:
             raise UserError("the run has not begun: iterate in a `with` block, with Simulation(...) as run:")
+        if self._session is not None:
+            self._session.rounds.interleaved = True
+        yield from self._run()
+
+    def _run(self) -> Iterator[dict[str, float]]:
+        """Compute rounds, with callbacks."""
         if self._session is None:
             self._serve()
             return
+        self._session.rounds.interleaved |= bool(self._callbacks)
         for callback in self._callbacks[len(self._started) :]:
             self._started.append(callback)
             _tell(callback, "on_start", self)
@@ -278,7 +284,7 @@ def simulate(
         RunFailed: a round failed; the result file has the earlier rounds. Raised on all ranks.
     """
     with Simulation(method, problem, data, family=family, callbacks=callbacks, mpi=mpi, **flags) as run:
-        for _ in run:
+        for _ in run._run():
             pass
     return run.result
 
@@ -327,11 +333,18 @@ def _arguments(method: Any, problem: Any, data: Any, family: str, flags: Mapping
     return Arguments(method, problem, data, family, dict(flags))
 
 
-def _built(world: World, given: Arguments, quiet: bool, dry_run: bool = False) -> Built:
-    """The run on all ranks, after a comparison of their arguments."""
+def _built(
+    world: World, given: Arguments, quiet: bool, check: Callable[[], None] = lambda: None, dry_run: bool = False
+) -> Built:
+    """The run on all ranks, after a comparison of their arguments; `check`: UserError for further ones."""
     own = {**given.flags, "quiet": quiet, **({"dry_run": True} if dry_run else {})}
     given = replace(given, flags=own, data=ranks.shared(world, given.data))
-    ranks.compare(world, run_or_fail_all(world, given.words))
+
+    def words() -> list[str]:
+        check()
+        return given.words()
+
+    ranks.compare(world, run_or_fail_all(world, words))
     family = run_or_fail_all(world, given.chosen)
     plan = world.bcast(at_server(world, lambda: given.planned(family)))
     return build(world, family, plan, Progress())

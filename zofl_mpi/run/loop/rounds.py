@@ -87,6 +87,7 @@ class Rounds:
     # done, interrupted (by a signal), stopped (by `stop`, or by the method); "" during the run
     ended: str = field(default="", init=False)
     reason: str = field(default="", init=False)  # of the stop
+    interleaved: bool = field(default=False, init=False)  # True if a user's code runs between rounds
 
     def stop(self, reason: str) -> None:
         """End the run after the round in progress, or after the one just yielded."""
@@ -120,13 +121,16 @@ class Rounds:
         recorder.begins(self.totals.start)
         saving, stop = CheckpointTimer(schedule.checkpoint_every, schedule.rounds), False
         while done < schedule.rounds and not (stop or self.reason):
+            checks = done + 1 == first or schedule.evaluates(done + 1)
+            if checks and self.interleaved:
+                unchanged = Unchanged(self.method)  # what changed between rounds, no round did
             try:
                 state, columns, (row, stop) = clients.retry_on_rank_loss(partial(self._round, state, done, parts))
                 _check_state(state, outline)
                 if parts and row.bytes_up.any():  # a round without participants has few of them
                     clients.retry_on_rank_loss(partial(unread.check_read, self.method, parts, clients))
                     parts = {}
-                if done + 1 == first or schedule.evaluates(done + 1):
+                if checks:
                     unchanged.check()
                 if reason := self.method.ends(state, done):
                     self.stop(f"the method ended it: {reason}")
