@@ -136,9 +136,7 @@ def draw(found: dict[float, list[Array]], first: Array) -> Any:
     middle.set(xlabel="rounds", ylabel="$F(x_r) - F^*$", yscale="log")
     middle.set_title(f"over rounds ({len(runs)} seeds)", loc="left")
     ends = [np.array([excess(points[-1:])[0] for points in each]) for each in found.values()]
-    figures.barred(
-        right, list(found), **figures.averaged(ends), color=zeroth[0], marker="o", markersize=4, linestyle=""
-    )
+    figures.barred(right, list(found), *figures.averaged(ends), color=zeroth[0], marker="o", markersize=4, linestyle="")
     right.set(xlabel="smoothing radius η", ylabel="$F(x_R) - F^*$", xscale="log", ylim=(0, None))
     figures.ticks(right, found)
     right.set_title("ZO-HFL, last round\n(bar: 95 % t interval)", loc="left")

@@ -89,13 +89,14 @@ def accuracy(axis: Any, found: Sequence[Row]) -> None:
     for run, what in sorted(lines, key=lambda line: line[1] == "x"):  # the y_i first
         points = [(int(n["where"]), n["value"]) for n in found if (n["run"], n["what"]) == (run, what)]
         color, style = styles[run] if what == "x" else PERSONAL
-        label = f"$x$, {_name(run)}" if what == "x" else f"$y_i$ of {_name(run)}'s clients"
+        label = f"$x$, {_name(run)}" if what == "x" else "$y_i$ on client i's classes"
         axis.plot(*zip(*points, strict=True), color=color, linestyle=style, linewidth=1.5, label=label)
     axis.set_title("what it reaches", loc="left")
     axis.set_xlabel("finished rounds")
-    axis.set_ylabel("test accuracy (%)")
     later = [n["value"] for n in found if int(n["where"]) > 1] or [0.0]  # the first round is far below the others
-    axis.set_ylim(max(0, 10 * math.floor(min(later) / 10) - 10), 100)
+    least = max(0, 10 * math.floor(min(later) / 10) - 10)
+    axis.set_ylim(least, 100)
+    axis.set_ylabel("test accuracy (%)" + f", from {least} on" * bool(least))
     axis.set_xlim(left=0)
     axis.grid(axis="y", color="0.9", linewidth=0.6)
     axis.legend(frameon=False, loc="lower right", handlelength=1.8, labelspacing=0.3, borderaxespad=0.1)

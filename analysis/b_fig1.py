@@ -4,6 +4,8 @@ python analysis/b_fig1.py [--grid jobs/b_fig1.toml] [--results DIR] [--out NAME]
 python analysis/b_fig1.py --grid jobs/b_fig1_sum.toml --rows H --lines reading --column test_loss --log \
     --out analysis/results/b_fig1_sum
 
+The figure that is kept has eta = 0.1 alone (--partial), as the lines of the other eta lie on these.
+
 The loss is the nonsmooth one that FedRZO minimises, on all of the clients' samples. Prints, and writes to NAME.csv, the
 losses after the first and the last round, and the first evaluated round in which the mean over seeds is at or below
 what the slowest line of the same panel ends with: how many times faster the others are, in rounds and in local steps.

@@ -1,11 +1,12 @@
 """[C] figure 2: test accuracy against rounds, iid and non-iid clients, of all methods and of HERON's controls.
 
 python analysis/c_fig2.py [--grid jobs/c_fig2.toml] [--results DIR] [--out NAME] [--partial]
+python analysis/redraw.py c_fig2_less
 
 Prints, for each setting and method, the accuracy after the last round, HERON's less it (seed by seed, then mean and
 deviation), and the local loss in the first and in the last round. The controls decide what HERON's zeroth-order steps
-do: with a frozen client they train the auxiliary head alone, which the final classifier does not have. From the CSV
-`redraw.py c_fig2_less` draws the differences.
+do: with a frozen client they train the auxiliary head alone, which the final classifier does not have.
+The second command draws the differences, from the CSV.
 """
 
 from collections.abc import Mapping, Sequence

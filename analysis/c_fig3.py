@@ -88,7 +88,7 @@ def draw(groups: Sequence[Group]) -> Any:
             panel.set_xscale("log")
         figures.ticks(panel, (value(g, key) for g in found))
     panels[0, 0].set_ylabel("test accuracy (%)")
-    figures.legend(figure, panels, 2)
+    figures.legend(figure, panels, 3, "one seed each" if all(len(g.runs) < 2 for g in groups) else figures.BAND)
     return figure
 
 

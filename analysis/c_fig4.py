@@ -3,26 +3,27 @@
 python analysis/c_fig4.py [--grid jobs/c_fig4.toml] [--results DIR] [--out NAME] [--partial]
 
 Two panels: mu, for the cells of the fewest directions; n_p, for the cells of the mu that has several. A line for each
-size of the client's part, and a level line for its control, whose client part does not train and on which neither mu
-nor n_p has an influence. Prints the accuracies after the last round, HERON's less the control's (seed by seed, then
+size of the client's part: the accuracy less that of its control, whose client part does not train and on which neither
+mu nor n_p has an influence. Prints the accuracies after the last round, HERON's less the control's (seed by seed, then
 mean and deviation) and the local loss of the last round.
 """
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
-import numpy as np
 from shared import figures, wording
 from shared.groups import Group, mean_sd, split
-from shared.heron import LEFT_OUT, points, signed, titled
+from shared.heron import LEFT_OUT, points, signed
 from shared.study import ALONE, SEEDS, Column, Study, compared, entry, number, word
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.report.groups import t_half_width
 
 PANELS = {"mu": "smoothing radius μ", "n_p": "directions $n_p$"}
 DEFAULTS = {"mu": 1e-3, "n_p": 1}
+Row = Mapping[str, Any]
 NOTE = (
     "less frozen: the differences to the last test accuracy of the control of the same seed, in points of per cent. "
     "local loss: what the clients see by the auxiliary head, mean over clients and steps of the last round."
@@ -53,35 +54,27 @@ def control(group: Group, groups: Sequence[Group]) -> Group | None:
     return next((g for g in groups if frozen(g) and size(g) == size(group)), None) if not frozen(group) else None
 
 
-def panels_of(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """{flag: the groups of its panel}, by its value.
+def panels_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """{flag: the rows of its panel}, by its value.
 
     Raises:
         UserError: there is nothing but controls, or several mu have several n_p.
     """
-    trained = [g for g in groups if not frozen(g)]
+    trained = [r for r in rows if not r["frozen"]]
     if not trained:
         raise UserError("there is no cell with a client that trains")
-    least = min(value(g, "n_p") for g in trained)
-    base = {value(g, "mu") for g in trained if value(g, "n_p") > least}
+    least = min(r["n_p"] for r in trained)
+    base = {r["mu"] for r in trained if r["n_p"] > least}
     if len(base) > 1:
         several = wording.listed(f"{mu:g}" for mu in sorted(base))
         raise UserError(f"several n_p are there for mu = {several}: take one mu")
-    found = {
-        "mu": [g for g in trained if value(g, "n_p") == least],
-        "n_p": [g for g in trained if value(g, "mu") in base],
-    }
-    return {key: sorted(each, key=lambda g: value(g, key)) for key, each in found.items() if each}
+    found = {"mu": [r for r in trained if r["n_p"] == least], "n_p": [r for r in trained if r["mu"] in base]}
+    return {key: sorted(each, key=itemgetter(key)) for key, each in found.items() if each}
 
 
 def told(key: str, group: Group) -> str:
     """A group's mu or n_p in words."""
     return "frozen" if frozen(group) else f"{value(group, key):g}"
-
-
-def called(key: str, group: Group) -> str:
-    """A point's name: its size and value."""
-    return f"{size(group)}, {told(key, group)}"
 
 
 def flag(key: str) -> Column:
@@ -97,38 +90,26 @@ def flag(key: str) -> Column:
 
 
 @figures.styled
-def draw(groups: Sequence[Group]) -> Any:
-    """Draws the panels side by side; a line and a level line for each size."""
-    shown = panels_of(groups)
-    sizes = list(dict.fromkeys(map(size, groups)))
-    controls = [g for g in groups if frozen(g)]
-    figure, panels = figures.canvas(1, len(shown), figures.PAGE, 2.5, sharey=True)
+def draw(rows: Sequence[Row]) -> Any:
+    """Draws HERON less its control, of the rows of the CSV: a panel for mu and one for n_p, a line for each size."""
+    shown, note = panels_of(rows), wording.listed(filter(None, map(wording.seeds_of, rows)))
+    figure, panels = figures.canvas(1, len(shown), figures.PAGE, 2.2, sharey=True)
     for panel, (key, found) in zip(panels.flat, shown.items(), strict=True):
-        for k, (part, same) in enumerate(split(found, size).items()):
-            if having := [g for g in same if g.runs]:
-                x = np.array([value(g, key) for g in having])
-                figures.band(panel, x, figures.points(having), f"HERON, {part}", k)
-        for other in controls:
-            if other.runs:
-                level(panel, other, len(sizes) + sizes.index(size(other)))
+        for k, (cut, line) in enumerate(split(found, lambda r: f"{r['cut']:g}").items()):
+            x = [r[key] * (0.93, 1.07)[k % 2] for r in line]  # side by side
+            halves = [t_half_width(r["less_frozen_sd"], int(r["seeds"])) for r in line]
+            label = f"{cut} block{'s' * (cut != '1')} at the client"
+            figures.barred(panel, x, [r["less_frozen_mean"] for r in line], halves, label=label, **figures.look(k))
+        panel.axhline(0, color="0.5", linewidth=0.8)
         panel.set(xscale="log", xlabel=PANELS[key])
-        figures.ticks(panel, (value(g, key) for g in found))
-        title = wording.spelled(found[0].entry("data")) if key == "mu" else ""
-        titled(panel, title, [*found, *controls], partial(called, key))
-    panels[0, 0].set_ylabel("test accuracy (%)")
-    figures.legend(figure, panels, 2)
+        figures.ticks(panel, (r[key] for r in found))
+    panels[0, 0].set_title(f"{wording.spelled(rows[0]['data'])} {note}".strip(), loc="left")
+    panels[0, 0].set_ylabel("HERON less a frozen client\n(points of test accuracy)")
+    figures.legend(figure, panels, 2, "mean over seeds of the difference seed by seed; bar: its 95 % t interval")
     return figure
 
 
-def level(panel: Any, group: Group, k: int) -> None:
-    """Draws the control: a line over the whole panel, and its range over seeds."""
-    values, looks = 100 * group.last("test_accuracy"), figures.look(k) | {"marker": ""}
-    panel.axhline(float(values.mean()), label=f"frozen client, {size(group)}", **looks)
-    if len(values) > 1:
-        panel.axhspan(values.min(), values.max(), color=looks["color"], alpha=0.15, linewidth=0)
-
-
-STUDY = Study(
+STUDY: Study = Study(
     "c_fig4",
     __doc__,
     grids=["c_fig4.toml"],
@@ -147,7 +128,7 @@ STUDY = Study(
     ),
     control=control,
     note=lambda groups: f"{NOTE} {wording.caption(groups, LEFT_OUT)}.",
-    draw=draw,
+    draw=lambda groups: draw(STUDY.rows(groups)),
     left=1,
 )
 main = STUDY.main

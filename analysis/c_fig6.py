@@ -2,22 +2,28 @@
 
 python analysis/c_fig6.py [--grid jobs/c_fig6.toml] [--results DIR] [--out NAME] [--partial]
 
-Two panels: the validation loss of the whole network, and the local loss, of the auxiliary head in training. A line for
-each cut and method, and a level line for each cut's control, whose client part does not train, so that the head's depth
-has no influence on the whole network. [C] tells one "final training loss". Prints both losses after the last round and,
+Two panels: the validation loss of the whole network less that of the cut's control, whose client part does not train,
+so that the head's depth has no influence on the whole network; and the local loss, of the auxiliary head in training. A
+line for each cut and method. [C] tells one "final training loss". Prints both losses after the last round and,
 seed by seed, less the control's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
-from shared import figures
+from shared import figures, wording
 from shared.groups import Group, split
-from shared.heron import difference, name, titled
+from shared.heron import NAMES, difference, name
 from shared.language import LOSS, caption, signed, told
 from shared.study import COUNTS, Column, Study, averaged, compared, entry, word
 
-PANELS = {LOSS: "validation loss (nat)", "local_loss": "local loss, last round (nat)"}
+from zofl_mpi.report.groups import t_half_width
+
+PANELS = {
+    "less_frozen": "validation loss less a frozen client's,\nseed by seed (nat)",
+    "local_loss": "local loss, last round (nat)",
+}
 CONTROL = "heron-frozen"
 NOTE = (
     "validation loss: cross-entropy of a completion's token by the whole network. less frozen: the differences to the "
@@ -51,42 +57,27 @@ def control(group: Group, groups: Sequence[Group]) -> Group | None:
 
 
 @figures.styled
-def draw(groups: Sequence[Group]) -> Any:
-    """Draws the two panels side by side; a line for each cut and method, a level line for each cut's control."""
-    there = [g for g in groups if g.runs]
-    lines = split([g for g in there if g.entry("method") != CONTROL], lambda g: f"{name(g)}, {size(g)}")
+def draw(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Draws the two panels, of the rows of the CSV: a line for each cut and method."""
+    there = [r for r in rows if r["seeds"] and r["method"] != CONTROL]
+    note = wording.listed(filter(None, map(wording.seeds_of, rows)))
+    lines = split(there, lambda r: f"{NAMES[r['method']]}, {r['cut']:g} block{'s' * (r['cut'] != 1)} at the client")
     figure, panels = figures.canvas(1, len(PANELS), figures.PAGE, 2.5)
     for panel, (column, label) in zip(panels.flat, PANELS.items(), strict=True):
         for k, (own, found) in enumerate(lines.items()):
-            line(panel, column, sorted(found, key=depth), own, k)
-        if column == LOSS:
-            level(panel, [g for g in there if g.entry("method") == CONTROL], len(lines))
+            line = sorted(found, key=itemgetter("auxiliary_blocks"))
+            x = [r["auxiliary_blocks"] + 0.06 * (k - (len(lines) - 1) / 2) for r in line]  # side by side
+            halves = [t_half_width(r[f"{column}_sd"], int(r["seeds"])) for r in line]
+            figures.barred(panel, x, [r[f"{column}_mean"] for r in line], halves, label=own, **figures.look(k))
         panel.set(xlabel="blocks of the auxiliary head", ylabel=label)
-        panel.set_xticks(sorted({depth(g) for g in there}))
-    titled(panels[0, 0], "", groups, lambda g: f"{name(g)}, {size(g)}, {depth(g)}")
-    figures.legend(figure, panels, 2)
+        panel.set_xticks(sorted({int(r["auxiliary_blocks"]) for r in there}))
+    panels[0, 0].axhline(0, color="0.5", linewidth=0.8)
+    panels[0, 0].set_title(note, loc="left")
+    figures.legend(figure, panels, 2, "mean over seeds; bar: 95 % t interval")
     return figure
 
 
-def line(panel: Any, column: str, groups: Sequence[Group], label: str, k: int) -> None:
-    """Draws the points of a line: mean, and the range where all have the same number of seeds."""
-    values = [group.last(column) for group in groups]
-    x = [depth(group) for group in groups]
-    looks = figures.look(k)
-    panel.plot(x, [v.mean() for v in values], label=label, **looks)
-    panel.fill_between(
-        x, [v.min() for v in values], [v.max() for v in values], color=looks["color"], alpha=0.15, linewidth=0
-    )
-
-
-def level(panel: Any, groups: Sequence[Group], first: int) -> None:
-    """Draws a control's mean as a level line, for each cut."""
-    for k, group in enumerate(groups, first):
-        looks = figures.look(k) | {"marker": ""}
-        panel.axhline(group.last(LOSS).mean(), label=f"{name(group)}, {size(group)}", **looks)
-
-
-STUDY = Study(
+STUDY: Study = Study(
     "c_fig6",
     __doc__,
     grids=["c_fig6.toml"],
@@ -103,7 +94,7 @@ STUDY = Study(
     ),
     control=control,
     note=lambda groups: f"{NOTE} {caption(groups, ('auxiliary_blocks',))}.",
-    draw=draw,
+    draw=lambda groups: draw(STUDY.rows(groups)),
 )
 main = STUDY.main
 

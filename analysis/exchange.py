@@ -10,9 +10,9 @@ from pathlib import Path
 
 from shared.exchange import KINDS, LARGE, Cost, exchange, place
 
-from zofl_mpi.engine.world import speaks_first
+from zofl_mpi.engine.world import at_server, speaks_first
 from zofl_mpi.errors import UserError
-from zofl_mpi.paths import new_file
+from zofl_mpi.paths import check_new_file, new_file
 from zofl_mpi.run.mpi.world import connect
 
 
@@ -23,6 +23,7 @@ def main(words: list[str] | None = None) -> int:
     flags = parser.parse_args(words)
     try:
         world = connect()
+        at_server(world, lambda: check_new_file(flags.out, "", force=True))
         places, costs = world.allgather(place()), exchange(world)
     except UserError as error:
         return refused(str(error), speaks_first())

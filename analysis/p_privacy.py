@@ -245,7 +245,7 @@ def draw(rows: Sequence[Row]) -> Any:
     """
     cells = split([row for row in rows if row["cell"] != SHARES and row["epsilon"] != FREE], titled)
     exact = [title for title in cells if "pure" not in title]
-    absolute = [(title, methods) for title in exact[:1] for methods in (MODELS, FEW)]
+    absolute: list[tuple[str, Sequence[str]]] = [(title, methods) for title in exact[:1] for methods in (MODELS, FEW)]
     absolute += [(title, tuple(NAMES)) for title in cells if title not in exact]
     measured = shared(rows)
     count = len(absolute) + len(exact) + len(measured)
@@ -298,7 +298,7 @@ def against_epsilon(panel: Any, rows: Sequence[Row], methods: Sequence[str], les
         else:
             x = [place(r, end) * 1.13 ** (k - (len(there) - 1) / 2) for r in line]
             looks = figures.look(list(NAMES).index(method))
-            figures.barred(panel, x, **figures.averaged(values), label=LABELS.get(method, NAMES[method]), **looks)
+            figures.barred(panel, x, *figures.averaged(values), label=LABELS.get(method, NAMES[method]), **looks)
     panel.set(xscale="log", xlabel="ε")
     inf = [end] if any(r["epsilon"] == "inf" for r in rows) else []
     panel.set_xticks([*finite, *inf], [*(f"{x:g}" for x in finite), *("none" for _ in inf)])
@@ -309,7 +309,7 @@ def against_K(panel: Any, found: Mapping[int, tuple[float, Array]]) -> None:
     """Shares of progress: the prediction as a line, what was measured as points."""
     panel.plot(list(found), [told for told, _ in found.values()], color="0.5", linewidth=0.9)
     values = figures.averaged([own for _, own in found.values()])
-    figures.barred(panel, list(found), **values, **figures.look(0) | {"linestyle": "", "color": "0.2"})
+    figures.barred(panel, list(found), *values, **figures.look(0) | {"linestyle": "", "color": "0.2"})
     panel.annotate("predicted", (8, found[8][0]), (10, found[8][0] / 2), color="0.4")
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")

@@ -332,7 +332,9 @@ def points(panel: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         colour, marker = LOOKS[name]
         half = 100 * t_half_width(row["ahead_sd"], row["seeds"]) / abs(row["first_order"] - row["control"])
         poor = any(word in row["setting"] for word in ("lacks", "54 samples"))
-        where = {True: ": server with 54 samples or 7 of 10 classes", False: ": 1 % or more of all classes"}[poor]
+        where = {True: ": server with 54 samples, or 7 of 10 classes", False: ": server with 1 % or more, all classes"}[
+            poor
+        ]
         looks = {"color": colour, "marker": marker, "markersize": 4.5, "elinewidth": 0.6, "linestyle": ""}
         if name == "ZO-HFL":
             looks |= {"label": name + where, "markerfacecolor": colour if poor else "white"}

@@ -22,6 +22,8 @@ import b_methods
 import c_budget
 import c_fig2
 import c_fig3
+import c_fig4
+import c_fig6
 import d_lean
 import numpy as np
 import p_privacy
@@ -97,6 +99,8 @@ DRAWN: Mapping[str, Callable[[], Any]] = {
     "a_shares": lambda: a_shares.draw([row for row in table("a_shares") if row["best"] == "True"]),
     "c_fig2_less": lambda: c_fig2.less_heron(table("c_fig2")),
     "c_fig3": heterogeneity,
+    "c_fig4": lambda: c_fig4.draw([{**row, "frozen": row["frozen"] == "True"} for row in table("c_fig4")]),
+    "c_fig6": lambda: c_fig6.draw(table("c_fig6")),
     "c_pays_memory": lambda: pays_figures.memory(table("c_pays")),
     "c_pays_estimates": lambda: pays_figures.estimates(table("c_pays")),
     "c_budget": lambda: c_budget.draw(table("c_budget")),

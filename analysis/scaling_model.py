@@ -205,6 +205,8 @@ def figure(rows: list[dict[str, Any]], todo: dict[str, Work], net: Network) -> A
     drawn, panels = figures.canvas(2, columns, max(figures.PAGE, 2.3 * columns), 2.0)
     flat = list(panels.flat)
     for panel, (method, each) in zip(flat, todo.items(), strict=False):
+        if panel is not flat[0]:
+            panel.sharey(flat[0])
         for k, m in enumerate(MANY):
             for form, word, looks in BENEATH:
                 seconds = [predict(each, net, m, int(p), form).seconds for p in ranks]

@@ -102,6 +102,7 @@ leave() { # removes this job's copies, and ends MPS
 # The commands that continue this job's run, and that begin it again: the run's own sentences name them, too.
 submit() { # submit SCRIPT ARGUMENTS...: what starts a job like this one, as one types it
     local words=(sbatch)
+    if [[ -n ${ZOFL_COMMAND:-} ]]; then words=("ZOFL_COMMAND=$ZOFL_COMMAND" sbatch); fi
     if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then words+=("--array=$SLURM_ARRAY_TASK_ID"); fi
     if [[ -n ${SLURM_NTASKS:-} ]]; then words+=("--ntasks=$SLURM_NTASKS"); fi
     printf -v words ' %q' "${words[@]}" "$@"

@@ -405,22 +405,25 @@ def _ended(child: int) -> int:
     return 124
 
 
-def run(kinds: list[str], every: int, folder: Path) -> dict[str, tuple[int, list[str]]]:
-    """{kind: (attacks, sentences on those that did not hold)}."""
-    made = folder / "made"
+def finished_run(made: Path) -> Path:
+    """A folder, `made`, with a finished run, for `run`."""
     made.mkdir()
     command = [sys.executable, "-m", FAMILY, "--tau", "2", "--m", "10", "--rounds", "3", "--quiet", "--out", "a.h5"]
     subprocess.run(command, cwd=made, check=True, capture_output=True)
     shutil.copy(made / "a.h5", made / "b.h5")
     (made / "g.toml").write_text(GRID)
+    return made
 
+
+def run(kinds: list[str], every: int, made: Path) -> dict[str, tuple[int, list[str]]]:
+    """{kind: (attacks, sentences on those that did not hold)}; each attack on a copy of `made`, beside it."""
     for name in IMPORTED:
         importlib.import_module(name)
     found = {}
     for kind in kinds:
         with contextlib.chdir(made):
             attacks = list(KINDS[kind]())[::every]
-        faults = [(attack.name, held(attack, made, folder / "here")) for attack in attacks]
+        faults = [(attack.name, held(attack, made, made.with_name("here"))) for attack in attacks]
         found[kind] = len(attacks), [f"{name}: {fault}" for name, fault in faults if fault]
     return found
 
@@ -443,7 +446,7 @@ def main() -> int:
             return refused(error)
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        found = run(words.kinds or list(KINDS), words.every, Path(folder))
+        found = run(words.kinds or list(KINDS), words.every, finished_run(Path(folder) / "made"))
     for kind, (attacks, faults) in found.items():
         print("\n".join([*faults, f"{kind}: {attacks - len(faults)} of {attacks} hold"]))
     return int(any(faults for _, faults in found.values()))

@@ -1,6 +1,7 @@
 """The command line of a script: the flags that all share, its own, and its sentences on stderr.
 
 What a script prints is kept in NAME.txt, its rows in NAME.csv, its figure in NAME.pdf and NAME.png; NAME is its --out.
+Without --out they go to results/ in the current folder: the tables kept in analysis/results stay until --out names one.
 """
 
 import argparse
@@ -18,18 +19,6 @@ Flags = Mapping[str, Mapping[str, Any]]
 """{flag: what argparse takes of it}, see `flag`."""
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser for which the numbers of another grid than the script's are no published results."""
-
-    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
-        """The flags; without --out, what other grids give goes to results/ in the current folder."""
-        flags, out = super().parse_args(*args, **kwargs), self.get_default("out")
-        own = {path.resolve() for path in self.get_default("grid") or ()}
-        if flags.out == out and not {path.resolve() for path in getattr(flags, "grid", None) or ()} <= own:
-            flags.out = Path("results") / out.name
-        return flags
-
-
 def flag(default: Any, help: str, **options: Any) -> dict[str, Any]:
     """A flag of a script's own: it has its default's type; a list takes several words."""
     if isinstance(default, bool):
@@ -44,7 +33,7 @@ def parser(
     name: str, about: str | None, grids: Sequence[str] = (), own: Flags | None = None
 ) -> argparse.ArgumentParser:
     """A parser with the flags that the scripts share; `grids`, if any, lie in jobs/ and are read by default."""
-    made = Parser(prog=Path(name).name, description=(about or "").split("\n")[0])
+    made = argparse.ArgumentParser(prog=Path(name).name, description=(about or "").split("\n")[0])
     if grids:
         found = [ANALYSIS.parent / "jobs" / g for g in grids]
         listed = " ".join(f"jobs/{g}" for g in grids)
@@ -53,8 +42,8 @@ def parser(
         made.add_argument(
             "--partial", action="store_true", help="go on without the results that are missing, and say so"
         )
-    out = ANALYSIS / "results" / name
-    told = f"the files' name without suffix (default: analysis/results/{name}; of other grids results/{name})"
+    out = Path("results") / name
+    told = f"the files' name without suffix (default: {out}; to replace a kept table: analysis/results/NAME)"
     made.add_argument("--out", type=Path, default=out, help=told)
     for word, options in (own or {}).items():
         made.add_argument(word, **options)
@@ -71,7 +60,7 @@ def script(
     """The `main` of a script.
 
     Args:
-        name: of the script, and of the files that it writes in analysis/results.
+        name: of the script, and of the files that it writes in results/.
         about: its docstring; the first line is its help.
         report: of the flags.
         own: flags beside those that all scripts have.

@@ -73,10 +73,9 @@ def barred(panel: Any, x: Sequence[float], means: Sequence[float], halves: Any, 
     panel.errorbar(x, means, halves, **{"capsize": 2, "elinewidth": 0.7, **looks})
 
 
-def averaged(values: Sequence[Array]) -> dict[str, Array]:
-    """What `barred` draws of points, from the values of each one's seeds."""
-    means, halves = (np.array([of(v) for v in values], np.float64) for of in (np.mean, half_width))
-    return {"means": means, "halves": halves}
+def averaged(values: Sequence[Array]) -> tuple[list[float], list[float]]:
+    """Means and half widths of points, as `barred` takes them, from the values of each point's seeds."""
+    return [float(v.mean()) for v in values], [float(half_width(v)) for v in values]
 
 
 def apart(panel: Any, x: Sequence[float], y: Sequence[float], size: float = 6.5) -> Array:

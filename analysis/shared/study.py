@@ -7,7 +7,7 @@ A group is what a grid repeats over seeds. Most studies make a `Report` of their
     if __name__ == "__main__":
         main()
 
-reads jobs/c_x.toml and writes analysis/results/c_x.txt, .csv, .pdf and .png. A `Study` tells a row per group, and is
+reads jobs/c_x.toml and writes results/c_x.txt, .csv, .pdf and .png. A `Study` tells a row per group, and is
 described by its columns:
 
     main = Study(

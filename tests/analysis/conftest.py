@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.figure import Figure
 
-from tests.analysis.made import PAPER, Made, Wrote, grid_files, once, refused, sketch
+from tests.analysis.made import PAPER, Grids, Made, Wrote, grid_files, once, refused, sketch
 from tests.conftest import ROOT
 from tests.launch import undisturbed
 from zofl_mpi.run.grid import file, state
@@ -44,28 +44,31 @@ def flags_are_understood_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
-    """made(NAME): the grids of that name and their results, made when first asked for; for all of xdist's workers."""
+def made(tmp_path_factory: pytest.TempPathFactory) -> Grids:
+    """made(NAME): the grids of that name and their results, made when first asked for; for all of xdist's workers.
+
+    made(NAME, seed="1"): the results of this seed alone.
+    """
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "grids"
-    return lambda name: once(folder / name)
+    return lambda name, **where: once(folder, name, where)
 
 
 @pytest.fixture
-def place(made: Callable[[str], Made], tmp_path: Path) -> Callable[[str], Made]:
+def place(made: Grids, tmp_path: Path) -> Grids:
     """place(NAME): a copy of `made(NAME)` that a test may damage."""
 
-    def copied(name: str) -> Made:
+    def copied(name: str, **where: str) -> Made:
         folder = tmp_path / "place" / name
         if not folder.exists():
-            shutil.copytree(made(name).folder, folder)
+            shutil.copytree(made(name, **where).folder, folder)
         return Made(folder)
 
     return copied
 
 
 @pytest.fixture
-def listed(tmp_path: Path) -> Callable[[str], Made]:
+def listed(tmp_path: Path) -> Grids:
     """listed(NAME): the grid files of that name without any results."""
 
     def written(name: str) -> Made:
@@ -85,9 +88,9 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     return importlib.import_module
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def painted() -> set[str]:
-    """The scripts whose figures are files of pixels by now; each file of tests asks for them once."""
+    """The scripts whose figures are files of pixels by now."""
     return set()
 
 
@@ -118,7 +121,7 @@ def ran(
 def wrote(script: Any, tmp_path: Path, painted: set[str]) -> Callable[..., Wrote]:
     """wrote(SCRIPT, GRIDS or words, more words): see `ran`.
 
-    Its figures are real ones the first time in a file of tests, then sketches; with pixels=False always.
+    Its figures are real ones the first time, then sketches; with pixels=False always.
     """
 
     def run(name: str, given: Made | list[str], *words: str, pixels: bool = True, **named: Any) -> Wrote:

@@ -6,7 +6,7 @@ import fcntl
 import importlib
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -103,8 +103,8 @@ class Made:
         return reading.read("x", flags, axes)
 
 
-Grids = Callable[[str], Made]
-"""By the name of their files."""
+Grids = Callable[..., Made]
+"""By the name of their files, and by the coordinates of the runs that are made; all of them where none are given."""
 
 
 @cache
@@ -112,21 +112,22 @@ def _loaded(path: Path, changed: int) -> records.Run:
     return records.load(path)
 
 
-def produce(folder: Path) -> None:
-    """Copies the grid files of the folder's name into it, and runs all of their runs in this process."""
+def produce(folder: Path, name: str, where: Mapping[str, str]) -> None:
+    """Copies the grid files of that name into the folder, and runs their runs at these coordinates in this process."""
     folder.mkdir(parents=True, exist_ok=True)
-    for source in grid_files(folder.name):
+    for source in grid_files(name):
         path, text = folder / source.name, source.read_text()
         if "@TEXTS@" in text:
             text = text.replace("@TEXTS@", str(texts(folder / "texts"))).replace("@DATA@", str(data_folder()))
         path.write_text(text)
         study = grid.read(path, folder / "results", trust=True)
-        for run in study.runs:
+        wanted = [run for run in study.runs if all(run.coordinates[axis] == entry for axis, entry in where.items())]
+        for run in wanted:
             run.out.parent.mkdir(parents=True, exist_ok=True)
             with redirect_stdout(StringIO()):
                 words = [*file.arguments(study.module, run.flags), "--out", run.out, "--quiet"]
                 assert here(study.module, *words) == 0, words
-        assert {grid.state_of(study, run)[0] for run in study.runs} == {"finished"}
+        assert {grid.state_of(study, run)[0] for run in wanted} == {"finished"}
 
 
 def texts(folder: Path) -> Path:
@@ -143,15 +144,16 @@ def texts(folder: Path) -> Path:
     return folder
 
 
-def once(folder: Path) -> Made:
-    """`produce`, unless another process of this session has done it."""
+def once(place: Path, name: str, where: Mapping[str, str]) -> Made:
+    """`produce` in a folder of its own in `place`, unless another process of this session has done it."""
+    folder = place / "-".join([name, *where.values()])
     folder.parent.mkdir(parents=True, exist_ok=True)
     ready = folder.with_name(f"{folder.name}.ready")
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not ready.exists():
             shutil.rmtree(folder, ignore_errors=True)
-            produce(folder)
+            produce(folder, name, where)
             ready.touch()
     return Made(folder)
 

@@ -79,7 +79,7 @@ def test_the_panels_show_the_numbers(overview: Any, result: Callable[..., Path])
     figure = overview.drawn(overview.numbers(runs), "heading")
     left, middle, right = figure.axes
     lines = {line.get_label(): line.get_xydata() for line in left.get_lines()}
-    assert list(lines) == ["$y_i$ of ZO-HFL's clients", "$x$, ZO-HFL", "$x$, FedAvg", "$x$, own"]
+    assert list(lines) == ["$y_i$ on client i's classes", "$x$, ZO-HFL", "$x$, FedAvg", "$x$, own"]
     assert lines["$x$, FedAvg"] == pytest.approx(np.array([[1, 60], [3, 80]]))
     assert [bar.get_width() * 2**20 for bar in middle.patches] == pytest.approx([3072, 48, 3072, 6144, 3072, 0])
     assert [text.get_text() for text in middle.texts] == ["3 KiB", "48 B", "3 KiB", "6 KiB", "3 KiB", "0 B"]
@@ -137,9 +137,9 @@ def test_the_kept_numbers_are_those_that_the_page_quotes(overview: Any) -> None:
     told = {key: f"{n['value']:.1f}" for key, n in last.items()}
     down, up = ({run: sizes[run, way] for run in ("zo_hfl", "fedavg")} for way in ("down", "up"))
     x = [told[run, "x"] for run in ("zo_hfl", "fedavg", "server_sgd")]
-    results = f"x of ZO-HFL ends at {x[0]} %, of FedAvg at {x[1]}, of the server alone at {x[2]}; the y_i"
+    results = f"x of ZO-HFL ends at {x[0]} %, of FedAvg at {x[1]}, of the server alone at {x[2]}. The y_i"
     sent = (
-        f" at {told['zo_hfl', 'y_i']}. ZO-HFL's clients receive {down['zo_hfl']} and send {up['zo_hfl']}, FedAvg's "
+        f" end at {told['zo_hfl', 'y_i']}. ZO-HFL's clients receive {down['zo_hfl']} and send {up['zo_hfl']}, FedAvg's "
         f"{down['fedavg']} and {up['fedavg']}."
     )
     assert results + sent in re.sub(r"\s+", " ", (ROOT / "analysis/results/zo_hfl.md").read_text())

@@ -16,9 +16,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from tests.analysis.made import Wrote, check_figure, explicit_hessian, table_of
-from tests.conftest import Capsys
+from tests.conftest import Capsys, Patch
 from tests.launch import launch
 from zofl_mpi.run import records
 from zofl_mpi.run.records.hdf5 import set_attributes
@@ -64,6 +65,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def fig7(script: Any) -> Any:
     return script("c_fig7")
+
+
+@pytest.fixture
+def undrawn(fig7: Any, monkeypatch: Patch) -> Callable[[], None]:
+    """undrawn(): from now on figures are empty."""
+    return lambda: monkeypatch.setattr(fig7, "draw", lambda *_: Figure())
 
 
 def given(fig7: Any, *words: object) -> Namespace:
@@ -137,7 +144,7 @@ def test_the_numbers_are_those_of_the_explicit_hessian(made: Path, fig7: Any) ->
 
 
 def test_the_table_the_density_and_the_figure_are_written(
-    made: Path, tmp_path: Path, fig7: Any, capsys: Capsys
+    made: Path, tmp_path: Path, fig7: Any, capsys: Capsys, undrawn: Callable[[], None]
 ) -> None:
     """Both methods, whose start is shown once. Mutations: a start of each result; the density of another model."""
     words = [*(str(made / f"{name}.h5") for name in ("heron", "cse_fsl")), *SMALL, "--out", str(tmp_path / "f")]
@@ -158,6 +165,7 @@ def test_the_table_the_density_and_the_figure_are_written(
         at, height = (np.array([float(d[key]) for d in density]) for key in ("eigenvalue", "density"))
         assert np.trapezoid(height, at) == pytest.approx(1, abs=1e-6)
     check_figure(told.stem)
+    undrawn()
     fig7.main([*words, "--seed", "2"])
     assert all(a["trace"] != b["trace"] for a, b in zip(rows, told.rows, strict=True))
 
@@ -244,8 +252,11 @@ def test_a_result_that_cannot_be_used_is_refused(
     assert words in refuses("c_fig7", [str(path)], *SMALL)[0]
 
 
-def test_a_norm_that_is_not_settled_is_told(made: Path, tmp_path: Path, fig7: Any, capsys: Capsys) -> None:
+def test_a_norm_that_is_not_settled_is_told(
+    made: Path, tmp_path: Path, fig7: Any, capsys: Capsys, undrawn: Callable[[], None]
+) -> None:
     """Mutation: a warning never, or always."""
+    undrawn()
     words = [str(made / "heron.h5"), *SMALL, "--out", str(tmp_path / "f")]
     fig7.main([*words, "--steps", "2"])
     assert capsys.readouterr().err.count("take more --steps") == 2

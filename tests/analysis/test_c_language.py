@@ -11,6 +11,8 @@ from tests.conftest import ROOT
 from zofl_mpi.run import grid
 
 ROUNDS = [1, 2, 3]
+TWO = {"start": "random", "seed": "1"}
+"""Runs: of HERON, and of its control."""
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +28,7 @@ def with_data(data_dir: Path) -> None:
 def test_bleu_of_what_a_model_writes(made: Grids, script: Any, wrote: Any) -> None:
     """All references of a context count. Mutations: the first alone; the context within the text."""
     module = script("c_bleu")
-    runs = made("c_lm").runs(start="pretrained", seed="1")[:2]
+    runs = made("c_lm", **TWO).runs(**TWO)
     paths = [str(run.out) for run in runs]
     words = ["--contexts", "2", "--samples", "1", "--beams", "2", "--own", str(runs[0].flags["data"])]
     words += ["--data-dir", str(runs[0].flags["data_dir"])]
@@ -75,9 +77,9 @@ def test_a_model_ends_its_text_or_is_ended(script: Any) -> None:
 
 
 def test_results_that_bleu_cannot_use_are_refused(made: Grids, refuses: Any) -> None:
-    (line,) = refuses("c_bleu", [str(made("c_methods").runs()[0].out)])
+    (line,) = refuses("c_bleu", [str(made("c_methods", cell="iid").runs(cell="iid")[0].out)])
     assert "is no result of --problem split_lm" in line
-    (line,) = refuses("c_bleu", [str(made("c_lm").runs()[0].out), "--beams", "0"])
+    (line,) = refuses("c_bleu", [str(made("c_lm", **TWO).runs(**TWO)[0].out), "--beams", "0"])
     assert "beams 0: must be a whole number, at least 1" in line
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from tests.analysis.made import sketch
 from tests.conftest import ROOT
 from tests.launch import here
 from zofl_mpi.engine.fleet import DeviceClass
@@ -219,6 +221,7 @@ def test_the_study_tells_each_way_at_each_place(
             run.out.parent.mkdir(exist_ok=True)
             assert here(study.module, *file.arguments(study.module, run.flags), "--quiet", "--out", run.out) == 0
         words.append(path)
+    monkeypatch.setattr(Figure, "savefig", sketch)
     script("d_lean").main(["--grid", *map(str, words), "--out", str(tmp_path / "out")])
     ways: dict[tuple[str, str], list[str]] = {}
     with (tmp_path / "out.csv").open() as table:

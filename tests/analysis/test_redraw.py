@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -41,6 +42,53 @@ def test_the_map_has_each_cell_of_its_table_once(script: Any) -> None:
     words = sorted(text.get_text() for panel in figure.axes for text in panel.texts)
     short = [c["best"].partition(",")[0].replace("last stage exact", "exact") for c in shown]
     assert words == sorted(f"{name}\n{c['deviations']:.1f}" for name, c in zip(short, shown, strict=True))
+
+
+def dots(panel: Any) -> dict[float, float]:
+    """{row: value} of the dots of a panel of `totals.draw`."""
+    return {round(y): x for line in panel.lines if line.get_marker() == "o" for x, y in line.get_xydata()}
+
+
+def test_methods_stand_less_heron(script: Any) -> None:
+    """The means are those of the accuracies. Mutations: HERON less the method; the other setting's rows."""
+    rows = [row for row in script("redraw").table("c_fig2") if row["method"] != "heron-still"]
+    panels = script("redraw").DRAWN["c_fig2_less"]().axes
+    for panel, setting in ((panels[1], "iid"), (panels[3], "alpha0.3")):
+        ends = [row["accuracy_mean_percent"] for row in rows if row["setting"] == setting]
+        assert [dots(panel)[k] for k in range(len(ends))] == pytest.approx([end - ends[0] for end in ends], abs=1e-9)
+
+
+def test_lean_clients_stand_with_their_own_minutes(script: Any) -> None:
+    """Mutations: sensors' minutes; another uplink's; those to the high target; of the other case."""
+    redraw = script("redraw")
+    ways = [r["way"] for r in redraw.table("d_lean") if (r["data"], r["classes"], r["small"]) == ("mnist", "apart", 6)]
+    key = {"data": "mnist", "classes": "apart", "small": 6, "federation": "phones", "uplink": 1e6}
+    times = {r["way"]: r for r in redraw.table("d_lean_virtual") if key.items() <= r.items()}
+    want = {k: times[way]["minutes_to_low_mean"] for k, way in enumerate(ways)}
+    assert dots(redraw.lean("mnist").axes[6]) == {k: value for k, value in want.items() if value == value}
+
+
+def test_points_that_would_lie_on_each_other_are_set_apart(script: Any) -> None:
+    """Each keeps its height, and moves sideways no further than there are others. Mutations: half the distance; the
+    first moved, too."""
+    figures = script("shared.figures")
+    panel = figures.plt.figure(dpi=72).gca()
+    panel.set(xscale="log", xlim=(0.01, 100), ylim=(0, 1))
+    moved = figures.apart(panel, [1, 1, 1, 1, 10], [0.5, 0.5, 0.5, 0.9, 0.5], size=6)
+    across = panel.transData.transform(np.column_stack([moved, np.zeros(5)]))[:, 0]
+    assert moved[[0, 3, 4]] == pytest.approx([1, 1, 10])
+    assert np.abs(across[[1, 2]] - across[0]).min() >= 6 - 1e-6 and np.abs(across[[1, 2]] - across[0]).max() < 9
+
+
+def test_bars_of_pays_are_intervals_of_the_lead(script: Any) -> None:
+    """t sd/sqrt(n) over the gap. Mutations: the deviation itself; n of another row; the gap's sign."""
+    pays = script("pays")
+    row = {"directions_per_parameter": 1.0, "share_percent": 50.0, "method": "FedRZO", "setting": "a", "ahead_sd": 3.0}
+    panel = pays.figures.plt.figure().gca()
+    panel.set(xlim=(0, 2), ylim=(0, 100))
+    pays.points(panel, [row | {"seeds": 3, "first_order": 0.0, "control": 40.0}])
+    ((_, low), (_, high)) = panel.collections[0].get_segments()[0]
+    assert (high - low) / 2 == pytest.approx(100 * 4.302653 * 3 / 3**0.5 / 40, rel=1e-5)
 
 
 def test_a_kept_figure_is_shown_or_linked_by_a_page() -> None:

@@ -158,7 +158,8 @@ def test_the_grids_of_c_in_the_repository_are_those_of_the_scripts(script: Any) 
     assert steps == {100}, "local steps of a round"
     fourth, runs = script("c_fig4"), grid.read(ROOT / "jobs" / "c_fig4.toml", trust=True).runs[:20]
     groups = [Group(run.coordinates, 3, dict(run.flags), ()) for run in runs]
-    assert {key: len(each) for key, each in fourth.panels_of(groups).items()} == {"mu": 12, "n_p": 8}
+    rows = [{"frozen": fourth.frozen(g), **{key: fourth.value(g, key) for key in ("mu", "n_p")}} for g in groups]
+    assert {key: len(each) for key, each in fourth.panels_of(rows).items()} == {"mu": 12, "n_p": 8}
     assert [fourth.control(g, groups) is None for g in groups].count(True) == 2
 
 
@@ -197,4 +198,4 @@ def test_every_script_tells_its_flags(tmp_path: Path) -> None:
         out, err = ((tmp_path / f"{name}.py.{end}").read_text() for end in ("out", "err"))
         assert err == "" and out.startswith(f"usage: {name}")
         told = "".join(out.split())
-        assert f"analysis/results/{name}" in told
+        assert f"default:results/{name};" in told

@@ -106,21 +106,18 @@ def test_a_csv_has_all_digits_and_nothing_for_nan(script: Any, tmp_path: Path) -
 def test_all_scripts_share_their_flags(script: Any) -> None:
     flags = script("shared.command").parser("a_x", "About.\n\nMore.", ["a_x.toml"]).parse_args(["--partial"])
     assert flags == argparse.Namespace(
-        grid=[ROOT / "jobs" / "a_x.toml"], results=None, partial=True, out=ROOT / "analysis" / "results" / "a_x"
+        grid=[ROOT / "jobs" / "a_x.toml"], results=None, partial=True, out=Path("results/a_x")
     )
 
 
-def test_a_strangers_grid_does_not_write_over_the_published_results(script: Any, tmp_path: Path) -> None:
-    """Mutations: analysis/results for any grid; results/ for the script's own; --out ignored."""
-    command = script("shared.command")
-    made = command.parser("c_x", "About.", ["a.toml", "b.toml"])
-    jobs, kept = command.ANALYSIS.parent / "jobs", command.ANALYSIS / "results/c_x"
-    assert made.parse_args([]).out == kept
-    assert made.parse_args(["--grid", f"{jobs}/../jobs/b.toml"]).out == kept
-    for theirs in ([f"{tmp_path}/a.toml"], [f"{jobs}/a.toml", f"{tmp_path}/b.toml"]):
-        assert made.parse_args(["--grid", *theirs]).out == Path("results/c_x")
-    assert made.parse_args(["--grid", "x.toml", "--out", "y"]).out == Path("y")
-    assert command.parser("c_x", "About.").parse_args([]).out == kept
+def test_only_out_names_a_kept_table(script: Any) -> None:
+    """Mutations: analysis/results as the default, for any grid or with --partial; --out ignored."""
+    parser = script("shared.command").parser
+    made = parser("c_x", "About.", ["a.toml", "b.toml"])
+    for words in ([], ["--partial"], ["--grid", "jobs/b.toml"], ["--results", "mine"]):
+        assert made.parse_args(words).out == Path("results/c_x")
+    assert made.parse_args(["--out", "analysis/results/c_x"]).out == Path("analysis/results/c_x")
+    assert parser("scaling/x", "About.").parse_args([]).out == Path("results/scaling/x")
 
 
 @pytest.mark.parametrize(("n", "t"), [(2, 12.706), (3, 4.303), (11, 2.228), (12, 2.201), (31, 2.042), (1001, 1.962)])

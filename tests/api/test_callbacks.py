@@ -159,7 +159,7 @@ def test_callbacks_learn_every_end(
     only; before the rows are written; the first to fail keeps others from it; its exception in place of the run's."""
     first, second = Ends(fails=raised is not None), Ends()
     flags: dict[str, Any] = {"family": "zo_hfl", "rounds": 4, "out": tmp_path / "a.h5"}
-    callbacks = [At(now), first, SimpleNamespace(), second]
+    callbacks = [At(now), first, second]
     if raised is None:
         assert zofl.simulate(method, "softmax", data, callbacks=callbacks, **flags).status == status
     else:

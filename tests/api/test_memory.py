@@ -66,6 +66,37 @@ def test_words_images_targets_and_tokens_are_read() -> None:
     assert targets.test.targets is not None and targets.test.target(np.arange(3), np.float64).tolist() == [0, 1, 2]
 
 
+def test_data_are_shown_by_their_sizes(data: Federation) -> None:
+    """As the last line of a notebook's cell. Mutation: thousands of lines of numbers."""
+    assert repr(data) == "Federation(m = 3, samples 144, server 36, test 60, validation 20, 8 features, 2 classes)"
+    x, _ = samples(30, 1)
+    held = Federation.of_clients([(x, x[:, :3])], test=0.2)
+    assert repr(held) == "Federation(m = 1, samples 24, server 0, test 6, 8 features, targets (3,))"
+    assert repr(held.clients[0]) == "Dataset(24 samples, 8 features, targets (3,))"
+
+
+def test_another_argument_of_the_module_does_not_continue_a_run(tmp_path: Path, data: Federation) -> None:
+    """What a problem binds is a flag's default, which that run's value hid. Mutations: the width that is asked for left
+    out in silence; a problem without one refused; a result whose problem nobody gives."""
+
+    def net(width: int = 4) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.Tanh(), torch.nn.Linear(width, 2))
+
+    problem, words = zofl.TorchProblem(net), {"family": "zo_hfl", "rounds": 1, "out": tmp_path / "a.h5"}
+    first = zofl.simulate(FedSGD, problem(width=5), data, **words)
+    loaded = zofl.load(first.path, method=FedSGD)
+    for result in (first, loaded):
+        with pytest.raises(UserError, match="another configuration: --width was 5, is now 6"):
+            zofl.simulate(result, problem(width=6), data, rounds=2)
+    for k, given in enumerate((problem, problem(width=5)), 2):
+        assert zofl.simulate(first, given, data, rounds=k).config["width"] == 5
+    first = zofl.simulate("fedavg", problem, data, rounds=1, out=tmp_path / "b.h5")
+    with pytest.raises(
+        UserError, match=r"made with a problem of a script \(TorchProblem\): simulate\(result, problem, "
+    ):
+        zofl.simulate(zofl.load(first.path), data=data, rounds=2)
+
+
 def test_held_out_shares_are_drawn_from_each_client_by_the_seed() -> None:
     """Mutations: a share of all samples; samples that train and are held out; one seed for all."""
     clients = {name: (np.full((20, 2), k, float), np.arange(20)) for k, name in enumerate("abc")}
@@ -140,8 +171,9 @@ def _spawned(path: str) -> None:
 
 
 def test_a_run_in_a_process_that_was_spawned_and_workers_of_a_loader(tmp_path: Path) -> None:
-    """A loader with workers before a run and after it; a process of `spawn`, which imports the script again."""
-    loader = torch.utils.data.DataLoader(pairs(12, 1), batch_size=4, num_workers=1, multiprocessing_context="spawn")
+    """A loader whose worker lives through a run; a process of `spawn` after it, which imports the script again."""
+    context: dict[str, Any] = {"multiprocessing_context": "spawn", "persistent_workers": True}
+    loader = torch.utils.data.DataLoader(pairs(12, 1), batch_size=4, num_workers=1, **context)
     assert len(list(loader)) == 3
     _spawned(str(tmp_path / "a.h5"))
     assert len(list(loader)) == 3

@@ -44,7 +44,9 @@ def test_all_ranks_learn_the_end_and_the_bits_are_those_of_one_process(seen: Any
     [
         ("refused", "UserError: unknown flag --tua"),
         ("different", "UserError: ranks 0 and 1 call simulate with different arguments: 0.1 and 1.1"),
+        ("planned", "UserError: ranks 0 and 1 call simulate with different arguments: "),
         ("other data", "UserError: the ranks hold different data or networks"),
+        ("data elsewhere", "UserError: rank 1 has data in memory and rank 0 has not"),
         ("client", "round 1: client 0 (rank 1) failed in step 'train'"),
         ("unread", "round 2: LookupError: planted after client 0"),
         ("unsummed", "round 1: LookupError: planted before the sum"),
@@ -56,7 +58,7 @@ def test_what_fails_is_raised_on_all_ranks(seen: Any, name: str, words: str) -> 
     for k, each in enumerate(ranks):
         assert words in each[name], (k, each[name])
     assert ranks[0][name].split(":")[0] == ranks[1][name].split(":")[0]
-    if name not in ("different", "other data", "client"):  # which need ranks
+    if name not in ("different", "planned", "other data", "data elsewhere", "client"):  # which need ranks
         assert words in alone[name]
 
 
@@ -86,10 +88,11 @@ def test_an_interruption_of_rank_0_is_told_before_all_ranks_end(tmp_path: Path) 
 
 def test_rank_0_leads_and_the_others_serve(seen: Any) -> None:
     """A class made in a function goes by value. Mutations: others that run the function, too; a failed run that ends
-    the serving."""
+    the serving; a second `lead` that waits for ranks that serve."""
     _, ranks, alone = seen
     assert ranks[0]["lead"] == alone["lead"] and len(ranks[0]["lead"]) == 3 and ranks[0]["lead"][2] == "round 2:"
     assert [each["lead"] for each in ranks[1:]] == [None, None]
+    assert [each["lead within"] for each in ranks] == [alone["run"], None, None]
     assert ranks[0]["lead fails"] == "ZeroDivisionError: division by zero"
     assert [each["lead fails"] for each in ranks[1:]] == ["RunFailed: rank 0: ZeroDivisionError: division by zero"] * 2
 

@@ -13,7 +13,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,18 @@ def test_step_by_step_with_a_stop_and_continued_has_the_same_bits(tmp_path: Path
         zofl.simulate(longer, "softmax", other, rounds=11)
 
 
+def test_a_simulation_runs_once_and_in_its_block(tmp_path: Path, data: Federation) -> None:
+    """Mutation: a second run whose callbacks do not start, and whose ranks wait."""
+    run = zofl.Simulation(FedSGD, "softmax", data, family="zo_hfl", rounds=2, out=tmp_path / "a.h5")
+    with pytest.raises(UserError, match="the run has not begun: iterate in a `with` block"):
+        next(iter(run))
+    with run:
+        assert len(list(run)) == 2
+    with pytest.raises(UserError, match="this Simulation has run: make another one"), run:
+        pass
+    assert run.result.status == "done" and list(run) == []
+
+
 def test_leaving_the_block_ends_the_run_after_the_round(tmp_path: Path, data: Federation) -> None:
     with zofl.Simulation(FedSGD, "softmax", data, family="zo_hfl", rounds=9, out=tmp_path / "a.h5") as run:
         for row in run:
@@ -130,7 +142,12 @@ def test_callbacks_see_each_row_before_its_checkpoint_and_cost_no_round(tmp_path
     """Mutations: after the checkpoint; before the row; seconds that count for the next round."""
     looks = Looking()
     result = softmax(
-        FedSGD, data, tmp_path / "a.h5", rounds=3, checkpoint_every=1, callbacks=[looks, SimpleNamespace()]
+        FedSGD,
+        data,
+        tmp_path / "a.h5",
+        rounds=3,
+        checkpoint_every=1,
+        callbacks=[looks, SimpleNamespace(on_start=id)],
     )
     assert looks.seen == [("start", 0), (1, 1, False), (2, 2, True), (3, 3, True), ("end", "done")]
     assert result.run.rounds["seconds"].max() < 0.4
@@ -156,6 +173,71 @@ def test_a_round_that_fails_says_where_and_shows_the_users_frames(tmp_path: Path
     assert records.load(tmp_path / "a.h5").attrs["status"] == "interrupted"
 
 
+def test_what_a_script_changes_between_rounds_is_no_hidden_state(
+    tmp_path: Path, data: Federation, monkeypatch: Patch
+) -> None:
+    """In the method's own module, as in a notebook or a script, where `for row in run` sets a name; and random numbers.
+    Mutations: a failed run; a round's own change that is found no more."""
+    own: Any = ModuleType("of_a_script")
+    monkeypatch.setitem(sys.modules, "of_a_script", own)
+
+    class Own(FedSGD):
+        __module__ = "of_a_script"
+
+    class Hiding(Own):
+        __module__ = "of_a_script"
+
+        def round(self, model: Any, r: int, clients: Any) -> Any:
+            own.seen = r
+            return super().round(model, r, clients)
+
+    def note(row: Any) -> None:
+        own.row, own.count = row["round"], getattr(own, "count", 0) + 1
+        np.random.random()  # noqa: NPY002
+
+    words: dict[str, Any] = {"family": "zo_hfl", "rounds": 4, "eval_every": 2}
+    with zofl.Simulation(Own, "softmax", data, out=tmp_path / "a.h5", **words) as run:
+        for row in run:
+            note(row)
+    noting = SimpleNamespace(on_round=lambda run, row: note(row))
+    again = zofl.simulate(Own, "softmax", data, out=tmp_path / "b.h5", callbacks=[noting], **words)
+    np.testing.assert_array_equal(again.final["x"], run.result.final["x"])
+    for callbacks in ([noting], []):
+        with pytest.raises(RunFailed, match="a round changed seen of the module of_a_script"):
+            zofl.simulate(Hiding, "softmax", data, out=tmp_path / "c.h5", force=True, callbacks=callbacks, **words)
+
+
+class NoStart(FedSGD):
+    def start(self) -> Any:
+        raise ArithmeticError("planted")
+
+
+class NoState(FedSGD):
+    def start(self) -> Any:
+        return 3
+
+
+class NoMemory(FedSGD):
+    def gradient(self, client: Any, model: Any) -> Any:
+        client.memory["handle"] = object()
+        return super().gradient(client, model)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (NoStart, "the start: ArithmeticError: planted; the 0 finished rounds are in"),
+        (NoState, "the start: TypeError: a message is an instance of a dataclass, not int; the 0 finished"),
+        (NoMemory, "the checkpoint after round 2 failed: the memory of client 0: TypeError: .* is a object"),
+    ],
+)
+def test_what_fails_outside_a_round_is_a_failed_run(method: Any, words: str, tmp_path: Path, data: Federation) -> None:
+    """And the command line's sentence. Mutation: the exception as it is, which no other rank and no caller expects."""
+    with pytest.raises(RunFailed, match=words) as caught:
+        softmax(method, data, tmp_path / "a.h5", rounds=9, checkpoint_every=2)
+    assert caught.value.round == 0 and records.load(tmp_path / "a.h5").attrs["status"] == "interrupted"
+
+
 @pytest.mark.parametrize(
     ("arguments", "flags", "words"),
     [
@@ -170,6 +252,20 @@ def test_a_round_that_fails_says_where_and_shows_the_users_frames(tmp_path: Path
         (("fedavg", "softmax"), {"dry_run": True}, "dry_run: has no effect in a script; call zofl_mpi.plan"),
         ((int, "softmax"), {}, "int is no method, it lacks"),
         (("fedavg", "softmax"), {"out": "--x"}, "out='--x' is not a valid flag value"),
+        (("fedavg", "softmax"), {"help": True}, "help: has no effect in a script; python -m zofl_mpi.FAMILY --help"),
+        (("fedavg", "softmax"), {"family": 3}, "family 3: must be one of zo_hfl, fedrzo, heron_sfl"),
+        (("fedavg", "softmax", (1, 2)), {}, r"data is a tuple; it must be .*zofl_mpi.Federation.of_clients\(...\)"),
+        (
+            ("fedavg", "softmax"),
+            {"callbacks": zofl.EarlyStopping("f1")},
+            "callbacks is a EarlyStopping; it must be a l",
+        ),
+        (("fedavg", "softmax"), {"callbacks": [zofl.EarlyStopping]}, "callbacks has the class EarlyStopping in it"),
+        (
+            ("fedavg", "softmax"),
+            {"callbacks": [print]},
+            "callbacks has a builtin_function_or_method in it; it must hav",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -2,8 +2,8 @@
 
     python -m tests.bench.starts ../before [--repeat 5] [--rounds 30]
 
-ZO-HFL and FedAvg on digits, in one process and on 11 ranks: medians of the seconds before round 1, of those of a
-round without evaluation, and of the CPU seconds of the whole command, each as this checkout's over the other's.
+ZO-HFL, FedAvg and CSE-FSL on digits, in one process and on 11 ranks: medians of the seconds before round 1, of those
+of a round without evaluation, and of the CPU seconds of the whole command, each as this checkout's over the other's.
 """
 
 import argparse
@@ -20,7 +20,8 @@ import numpy as np
 
 from tests.conftest import ROOT
 
-RUNS = {"zo_hfl": ["--method", "zo_hfl"], "fedavg": ["--method", "fedavg"]}
+RUNS = {"zo_hfl": "zo_hfl", "fedavg": "zo_hfl", "cse_fsl": "heron_sfl"}
+"""{method: its command}."""
 LAUNCH = {1: [], 11: ["mpirun", "--oversubscribe", "-n", "11"]}
 
 
@@ -32,12 +33,22 @@ class Measured(NamedTuple):
     cpu: float
 
 
-def measured(package: Path, ranks: int, words: list[str], rounds: int) -> Measured:
+def measured(package: Path, ranks: int, method: str, rounds: int) -> Measured:
     """A run of the package in this folder."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "a.h5"
-        command = [*LAUNCH[ranks], sys.executable, "-m", "zofl_mpi.zo_hfl", *words, "--m", "10", "--quiet"]
-        command += ["--rounds", str(rounds), "--eval-every", "1000", "--checkpoint-every", "0", "--out", str(out)]
+        command = [*LAUNCH[ranks], sys.executable, "-m", f"zofl_mpi.{RUNS[method]}", "--method", method, "--m", "10"]
+        command += [
+            "--quiet",
+            "--rounds",
+            str(rounds),
+            "--eval-every",
+            "1000",
+            "--checkpoint-every",
+            "0",
+            "--out",
+            str(out),
+        ]
         before = os.times()
         environment = {**os.environ, "PYTHONPATH": str(package), "OMP_NUM_THREADS": "1"}
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment, cwd=folder)
@@ -57,11 +68,11 @@ def main() -> None:
     flags = parser.parse_args()
     places = {"now": ROOT, "before": flags.before.resolve()}
     for ranks in flags.ranks:
-        for name, words in RUNS.items():
+        for name in RUNS:
             found: dict[str, list[Measured]] = {place: [] for place in places}
             for k in range(flags.repeat):
                 for place in (*places,) if k % 2 else (*places,)[::-1]:
-                    found[place].append(measured(places[place], ranks, words, flags.rounds))
+                    found[place].append(measured(places[place], ranks, name, flags.rounds))
             for kind in Measured._fields:
                 now, before = (statistics.median(getattr(each, kind) for each in found[place]) for place in places)
                 print(

@@ -9,12 +9,17 @@ from tests.conftest import Patch
 from tests.e2e.planted import FAMILY, HERE, RUN
 from tests.launch import undisturbed
 from tests.threads import run_module
+from zofl_mpi.run.command import trial
 
 
 @pytest.fixture(autouse=True)
 def same_process(tmp_path: Path, monkeypatch: Patch) -> Iterator[None]:
-    """A test runs in a folder of its own; a run in this process leaves signal handlers and threads as they were."""
+    """A test runs in a folder of its own; a run in this process leaves signal handlers and threads as they were.
+
+    What --dry-run measures of a round is tests/unit/test_trial.py's; here it ends at once.
+    """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trial, "TRIAL_SECONDS", 0.001)
     with undisturbed():
         yield
 

@@ -13,7 +13,7 @@ from zofl_mpi import fedrzo
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.problems.relu_net import ReLUNet
-from zofl_mpi.report.same import differences
+from zofl_mpi.report.same import compared, differences
 from zofl_mpi.run import records
 from zofl_mpi.run.command import flags
 from zofl_mpi.run.command.plan import groups_of
@@ -84,9 +84,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 @pytest.mark.parametrize("case", CASES)
 def test_every_method_has_the_same_bits_on_three_ranks(results: Runs, case: str) -> None:
     """Mutations: a sum in order of arrival; a direction of a rank; x kept by a rank and not by a client."""
-    alone, spread = results(case, 0), results(case, 3)
-    assert records.load(spread).attrs["ranks"] == 3 and records.load(alone).attrs["ranks"] == 1
-    assert differences(alone, spread) == []
+    alone, spread = (records.load(results(case, ranks)) for ranks in (0, 3))
+    assert spread.attrs["ranks"] == 3 and alone.attrs["ranks"] == 1
+    assert compared(alone, spread) == []
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Capsys
 from tests.launch import Runs, here, refused
 from zofl_mpi import heron_sfl
-from zofl_mpi.report.same import differences
+from zofl_mpi.report.same import compared
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.unsplit import UnsplitMethod
@@ -46,9 +46,10 @@ METHODS: dict[str, list[str]] = {name: [] for name in heron_sfl.METHODS} | {
     "heron+float64": ["--k", "2", "--dtype", "float64"],
 }
 METHODS["heron+adamw"] += ["--schedule", "linear", "--warmup", "3", "--decay-steps", "14", "--decay-steps-server", "40"]
-PROCESSES, FIVE = ["heron+adamw", "fsl_sage"], ["heron", "sflv2", "heron+own"]
-"""PROCESSES begin in one process and go on on three ranks under mpirun; the others begin on three threads, or on five,
-and go on in one process: two of three rounds before, where heads are aligned in rounds 0 and 2."""
+SPREAD, FIVE = ["heron+adamw", "fsl_sage"], ["heron", "sflv2", "heron+own"]
+"""SPREAD begin in one process and go on on three ranks; the others begin on three, or on five, and go on in one
+process: two of three rounds before, where heads are aligned in rounds 0 and 2. Ranks are threads: those of mpirun have
+the same bits, of every method, in tests/e2e/test_check.py."""
 
 
 def of_kind(base: type[object]) -> list[str]:
@@ -91,19 +92,19 @@ def command(method: str, rounds: int, out: Path) -> list[str]:
 
 def begun(method: str) -> int:
     """Ranks of the first rounds of a run that goes on elsewhere."""
-    return 1 if method in PROCESSES else 5 if method in FIVE else 3
+    return 1 if method in SPREAD else 5 if method in FIVE else 3
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """results(method): in this process, or with spread=True on three ranks and in one process."""
     commands = {name: (FAMILY, command(name, ROUNDS, Path())[:-2]) for name in METHODS}
-    runs = Runs(tmp_path_factory.mktemp("heron"), commands, {3: PROCESSES})
+    runs = Runs(tmp_path_factory.mktemp("heron"), commands)
 
     def found(method: str, spread: bool = False) -> Path:
         if not spread:
             return runs(method, 0)
-        return runs.continued(method, *((0, 3) if method in PROCESSES else (begun(method), 0)), (2, ROUNDS))
+        return runs.continued(method, *((0, 3) if method in SPREAD else (begun(method), 0)), (2, ROUNDS))
 
     return found
 
@@ -115,10 +116,10 @@ def test_a_run_that_was_interrupted_goes_on_on_other_ranks_to_the_bit(
     """BatchNorm, crops, participants, uploads; Adam's moments of clients and server, momenta of replicas, running
     statistics, heads, buffers, scalars, steps. Mutations: a generator of a rank; moments or modules of a neighbour; one
     of them in no checkpoint; counted from 0 again."""
-    alone, spread = results(method), records.load(results(method, spread=True))
-    assert differences(alone, spread.path) == []
+    alone, spread = records.load(results(method)), records.load(results(method, spread=True))
+    assert compared(alone, spread) == []
     sessions = [session["ranks"] for session in json.loads(spread.attrs["sessions"])]
-    assert sessions == [begun(method), 3 if method in PROCESSES else 1] and spread.attrs["status"] == "done"
+    assert sessions == [begun(method), 3 if method in SPREAD else 1] and spread.attrs["status"] == "done"
 
 
 def test_a_run_whose_directions_were_drawn_otherwise_is_not_continued(capsys: Capsys) -> None:

@@ -112,6 +112,18 @@ def test_a_job_that_runs_out_of_time_is_requeued_and_continued(cluster: Cluster,
     ]
 
 
+def test_a_job_runs_the_command_that_its_variable_names(cluster: Cluster, place: Path) -> None:
+    """Mutations: zo_hfl for every command; a result, or a command that continues it, without its name."""
+    (place / "results").mkdir()
+    (place / "results/fedrzo-7.ckpt.h5").touch()
+    (place / ".venv/bin/scontrol").unlink()
+    with cluster("--H", "5", ZOFL_COMMAND="fedrzo") as job:
+        stopped(job)
+        told = job.stdout.read() if job.stdout else ""
+    assert (place / "ran").read_text() == "-n 3 python -m zofl_mpi.fedrzo --H 5 --resume results/fedrzo-7.h5\n"
+    assert "ZOFL_COMMAND=fedrzo sbatch --ntasks=3 jobs/zo_hfl.sbatch --H 5 --resume results/fedrzo-7.h5\n" in told
+
+
 def test_a_cancelled_job_ends_its_round_and_is_not_requeued(cluster: Cluster, place: Path) -> None:
     with cluster() as job:
         assert job.stdout

@@ -1,5 +1,7 @@
 """tests.bench.peers: the loops by hand do this package's work, and what cannot be compared is not compared."""
 
+import sys
+import venv
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +42,14 @@ def test_a_ratio_is_that_of_the_same_turn() -> None:
 
 def test_what_cannot_be_installed_is_a_row_that_says_why(tmp_path: Path, monkeypatch: Patch) -> None:
     """Mutations: pip's failure taken for success; a row without the reason."""
+
+    def create(place: Path, with_pip: bool) -> None:
+        """This environment's pip, which installs nothing here, in place of a new one's: that takes seconds."""
+        (place / "bin").mkdir(parents=True)
+        (place / "bin/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        (place / "bin/python").chmod(0o755)
+
+    monkeypatch.setattr(venv, "create", create)
     monkeypatch.setitem(peers.PINS, "pfl", "--no-index --find-links=nowhere no-such-package==1.0")
     told = peers.installed("pfl", tmp_path)
     assert told.startswith("ERROR: No matching distribution found for no-such-package==1.0")

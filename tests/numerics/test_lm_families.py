@@ -1,5 +1,6 @@
 """Any causal model: its halves are the model, LoRA and export are those of its family; others are refused by name."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,9 @@ def made(kind: str, numbers: dict[str, Any]) -> Any:
 
 
 @pytest.fixture(params=FAMILIES)
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def folder(request: pytest.FixtureRequest, stored: Callable[[str], str]) -> str:
     """One of the family, as it is stored."""
-    made(*FAMILIES[request.param]).save_pretrained(tmp_path / "model")
-    return str(tmp_path / "model")
+    return stored(request.param)
 
 
 def read(folder: str, dtype: str = "float64") -> Any:
@@ -174,11 +174,11 @@ def test_other_parts_train(folder: str, train: Any, tmp_path: Path) -> None:
         np.testing.assert_allclose(kept[name].detach(), whole[name].detach(), rtol=1e-6, atol=1e-7)
 
 
-def test_a_choice_is_scored_by_the_least_mean_loss(tmp_path: Path) -> None:
+def test_a_choice_is_scored_by_the_least_mean_loss(stored: Callable[[str], str]) -> None:
     """Of each text all completions, by the whole model; losses are the right one's. Mutations: a sum for the mean,
     which prefers short ones; ties that count; tokens of wrong completions in the loss; a batch that cuts a choice."""
-    made(*FAMILIES["llama"]).save_pretrained(tmp_path / "model")
-    flags = LM(str(tmp_path / "model"), label_smoothing=0.0)
+    folder = stored("llama")
+    flags = LM(folder, label_smoothing=0.0)
     own = flags.problem(
         flags.uncut(*flags.begun(), STREAMS, VOCABULARY, END, CONTEXT), CONTEXT, 9, "float64", choices=3
     )
@@ -187,7 +187,7 @@ def test_a_choice_is_scored_by_the_least_mean_loss(tmp_path: Path) -> None:
     runs = [[generator.integers(0, VOCABULARY, size).tolist() for size in row] for row in sizes]
     runs.append([runs[0][0], runs[0][1], runs[0][1], runs[0][1]])
     data = Dataset(encoding._packed(runs, np.arange(VOCABULARY)), np.zeros(15, np.int64), 3)
-    model, losses = read(str(tmp_path / "model")), []
+    model, losses = read(folder), []
     for context, *options in runs:
         with torch.no_grad():
             found = [model(torch.tensor([context + option])).logits[0, len(context) - 1 : -1] for option in options]
@@ -233,13 +233,13 @@ def test_a_model_that_cannot_be_cut_is_refused_by_name(kind: str, numbers: Any, 
         cut(str(tmp_path / "model"), train="all")
 
 
-def test_targets_of_lora_are_layers_of_the_model(tmp_path: Path) -> None:
+def test_targets_of_lora_are_layers_of_the_model(stored: Callable[[str], str]) -> None:
     """Mutations: targets that are passed over; peft's own words."""
-    made(*FAMILIES["llama"]).save_pretrained(tmp_path / "model")
-    own = cut(str(tmp_path / "model"), lora_targets=("down_proj",))
+    folder = stored("llama")
+    own = cut(folder, lora_targets=("down_proj",))
     assert own.n_client == RANK * (24 + WIDTH)
     with pytest.raises(UserError, match="--lora-targets mlp7: must be some of the layers of a LlamaF"):
-        cut(str(tmp_path / "model"), lora_targets=("mlp7",))
+        cut(folder, lora_targets=("mlp7",))
 
 
 def test_a_configuration_is_enough_for_random_weights(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Whole language models by forward passes alone: losses layer by layer, and steps piece by piece."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.bench.peers import whole
 from tests.numerics.lm_toy import moved, setting
 from tests.numerics.split_methods import Optimiser, broadcast, close, method, run, training
-from tests.numerics.test_lm_families import FAMILIES, cut, made
+from tests.numerics.test_lm_families import cut
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
@@ -26,12 +26,9 @@ OWN = pytest.mark.parametrize("cls", CLASSES)
 
 
 @pytest.fixture
-def plan(kind: str, train: str, tmp_path: Path) -> Any:
-    made(*FAMILIES[kind]).save_pretrained(tmp_path / "model")
+def plan(kind: str, train: str, stored: Callable[[str], str]) -> Any:
     tied = train == "tied"
-    own = cut(
-        str(tmp_path / "model"), train="all" if tied else train, tied=tied, auxiliary_blocks=0, label_smoothing=0.1
-    )
+    own = cut(stored(kind), train="all" if tied else train, tied=tied, auxiliary_blocks=0, label_smoothing=0.1)
     return training(setting(own), Optimiser("sgd"), h=2, lr_client=0.05)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from zofl_mpi import Client, UserError, change
 from zofl_mpi.clients import changes
@@ -69,6 +70,15 @@ def test_changes_are_read_and_applied() -> None:
     assert starts["y"].tolist() == [1.0, 2.0] and (starts["slope"], starts["plus"]) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64, torch.float32])
+def test_a_reply_keeps_its_types(kind: Any) -> None:
+    """Mutation: float64 from a float32 reply, which no state of float32 takes: a method then differs under --clip."""
+    x = np.ones(2, kind) if kind in (np.float32, np.float64) else torch.ones(2, dtype=kind)
+    found = changes.applied(Mixed(x, 0.0, 0.0), Message(x), np.array([0.25, 0.5, -1.0, 7.0]))
+    assert type(found.y) is type(x) and found.y.dtype == x.dtype and found.y.tolist() == [1.25, 1.5]
+    assert isinstance(found.slope, float) and isinstance(found.plus, float)
+
+
 def test_replies_along_directions_are_differences_alone() -> None:
     """Mutation: one such field in place of all."""
     assert changes.along(Values) and not changes.along(Mixed)
@@ -80,3 +90,43 @@ def test_a_step_is_known_by_its_annotations_and_a_whole_message() -> None:
     assert changes.reply_of(Steps().elsewhere) is None
     with pytest.raises(UserError, match=r"Mixed\.slope: clients.mean needs nobody="):
         changes.example(Mixed, MESSAGE)
+
+
+@dataclass(frozen=True)
+class Roundless:
+    x: Any
+
+
+class Bare:
+    def step(self, client, message) -> Mixed:  # type: ignore[no-untyped-def]
+        raise NotImplementedError
+
+
+class Unresolved:
+    def step(self, client: Client, message: "Gone") -> Mixed:  # type: ignore[name-defined]  # noqa: F821
+        raise NotImplementedError
+
+
+class WithoutRound:
+    def step(self, client: Client, message: Roundless) -> Mixed:
+        raise NotImplementedError
+
+
+class Silent:
+    def step(self, client: Client, message: Message) -> Message:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (Bare, "Bare.step needs a type annotation of its message, a dataclass"),
+        (Unresolved, "the annotations of Unresolved.step cannot be read (name 'Gone' is not defined)"),
+        (WithoutRound, "WithoutRound.step: neither message nor reply has a field r"),
+        (Silent, "no step of Silent says what its reply changes (zofl_mpi.change)"),
+    ],
+)
+def test_a_method_learns_what_its_step_lacks(method: Any, words: str) -> None:
+    """Mutation: a step that says what its reply changes is told that it does not."""
+    assert changes.obstacle(method) == words and changes.steps(method) == {}
+    assert changes.reply_of(method().step) is None

@@ -586,6 +586,23 @@ def test_a_failure_after_a_signal_is_still_a_failure(go: Callable[..., Runner]) 
     assert words(runner) == ["failed", "left", "left"]
 
 
+@pytest.mark.parametrize(
+    ("launcher", "ranks", "words"),
+    [
+        ("srun --mpi=pmix", 3, "srun --mpi=pmix -n 3"),
+        ("srun --mpi=pmix", None, "srun --mpi=pmix"),
+        *((f"mpirun {count}", 3, f"mpirun {count}") for count in ("-n 4", "-n4", "-np 4", "--np 4", "--ntasks=4")),
+        ("mpirun --map-by node:X -x NP", 3, "mpirun --map-by node:X -x NP -n 3"),
+        (None, 3, "mpirun -n 3"),
+        (None, None, "mpirun -n 2"),
+        (None, 1, ""),
+    ],
+)
+def test_a_launcher_without_a_number_gets_that_of_ranks(launcher: str | None, ranks: int | None, words: str) -> None:
+    """Else --jobs 2 --ranks 3 starts each run on a whole allocation. Mutations: no -n; two; the file's number."""
+    assert " ".join(grid_main._launcher(launcher, ranks, 2)) == words
+
+
 def test_a_launcher_that_leaves_before_its_ranks_has_no_failed_run(go: Callable[..., Runner], tmp_path: Path) -> None:
     """As Slurm's scancel ends mpirun: the run has said which signal it heard, and still writes. Mutations: its sentence
     is that of a failure; its state is looked at while it writes."""

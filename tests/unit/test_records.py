@@ -484,7 +484,7 @@ def test_a_row_that_no_other_follows_is_written_within_a_second(
     assert records.load(tmp_path / "a.h5").length == 6
 
 
-def test_a_configuration_may_be_longer_than_an_attribute(tmp_path: Path) -> None:
+def test_a_configuration_may_be_longer_than_an_attribute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As that of 12,000 clients with a number each; also one that becomes long, or short, in a continuation. Mutations:
     refused by HDF5 after the start; an old value beside the new one; a checkpoint without it, or its checksum."""
     path, tau = tmp_path / "a.h5", list(range(12_000))
@@ -502,6 +502,7 @@ def test_a_configuration_may_be_longer_than_an_attribute(tmp_path: Path) -> None
         assert records.load(path).config == attrs["config"]
         with h5py.File(path) as file:
             assert ("config" in file.attrs) == ("command" in attrs) != ("long/config" in file)
+    monkeypatch.setattr(rows, "SESSIONS", 5)
     for _ in range(rows.SESSIONS):
         Recorder.reopen(path, 1, attrs={}).close()
     sessions = json.loads(records.load(path).attrs["sessions"])

@@ -1,5 +1,6 @@
 """Error messages around a run that runs seldom meet: of a continuation, of ranks that differ, of a result in Python."""
 
+import dataclasses
 import errno
 import json
 import math
@@ -101,12 +102,13 @@ def test_a_result_without_its_libraries_and_objects_is_told(tmp_path: Path, monk
 
 
 def test_an_argument_that_cannot_be_sent_is_named() -> None:
-    """Mutations: the whole tuple named; an error of __reduce__ passed on."""
+    """Mutations: the whole tuple named; an error of __reduce__ passed on; another mark of fields without a default."""
 
     class Stubborn:
         def __reduce__(self) -> Any:
             raise RuntimeError("a handle of this process")
 
+    assert ranks.received(ranks.sent((dataclasses.MISSING, 3))) == (dataclasses.MISSING, 3)
     said = complaint(ranks.sent, (max, {}, "fedavg", Stubborn()))
     assert said.startswith(
         "Stubborn cannot be sent to the other ranks (a handle of this process): define it in a module"

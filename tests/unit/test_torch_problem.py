@@ -159,8 +159,8 @@ def arguments(module: str, name: str, method: str) -> list[str]:
 def test_a_loss_of_ones_own_runs_and_has_its_bits_on_ranks_and_on_resume(
     written: Written, name: str, method: str
 ) -> None:
-    """Mutations: a metric that is no column; random numbers of an augmentation by the order of calls, or by the rank;
-    targets of other samples; a loss of floats for labels."""
+    """Each loss goes on with one of the methods. Mutations: a metric that is no column; random numbers of an
+    augmentation by the order of calls, or by the rank; targets of other samples; a loss of floats for labels."""
     own = arguments(written(NETS), name, method)
     if method == "fedrzo_nn" and "--validation" in own:
         own = own[: own.index("--validation")]
@@ -168,11 +168,13 @@ def test_a_loss_of_ones_own_runs_and_has_its_bits_on_ranks_and_on_resume(
     assert run("--rounds", "4", "--out", "a.h5") == 0
     assert run_module(3, FAMILIES[method], *own, "--rounds", "4", "--out", "b.h5") == 0
     assert differences("a.h5", "b.h5") == []
-    assert run("--rounds", "2", "--out", "c.h5") == 0
-    again = own[own.index("--problem") : own.index("--problem") + 2]
-    data = own[own.index("--data") : own.index("--data") + 2]
-    assert launch.here(FAMILIES[method], "--resume", "c.h5", *again, *data, "--method", method, "--rounds", "4") == 0
-    assert [name for name in differences("a.h5", "c.h5") if "other rounds" not in name] == []
+    if [*FAMILIES].index(method) == [*DATA].index(name) % len(FAMILIES):
+        assert run("--rounds", "2", "--out", "c.h5") == 0
+        again = own[own.index("--problem") : own.index("--problem") + 2]
+        data = own[own.index("--data") : own.index("--data") + 2]
+        words = ["--resume", "c.h5", *again, *data, "--method", method, "--rounds", "4"]
+        assert launch.here(FAMILIES[method], *words) == 0
+        assert [name for name in differences("a.h5", "c.h5") if "other rounds" not in name] == []
     rounds = records.load("a.h5").rounds
     assert rounds["test_loss"][-1] < rounds["test_loss"][0] or method != "fedavg"
     for metric in {"regression": ["largest_error"], "labels": ["macro_f1"], "words": ["top", "accuracy"]}.get(name, []):
@@ -248,6 +250,8 @@ CASES = {
     "loss=nn.CrossEntropyLoss()": "needs outputs of shape (B, C), one a class",
     "loss=None": "has targets, not classes; this problem classifies",
     "loss=nn.PReLU()": "has parameters of its own to train",
+    "module=lambda: None": "the network is a NoneType; it must be a torch module, or a class or function that gives",
+    "metrics=[max]": "metrics is a list; it must be {name: function",
     "metrics={'a b': max}": "'a b': <built-in function max> must be {name: function",
     "metrics={'loss': max}": "not loss",
     "metrics={'f1': 3}": "must be {name: function",
@@ -271,7 +275,8 @@ def test_what_is_no_loss_or_metric_is_refused_in_a_sentence_before_round_1(
 ) -> None:
     """Mutations: a traceback; a broadcast of (B, 1) against (B,) that trains; a result that is begun."""
     given = case if case.startswith("loss") else f"loss=nn.MSELoss(), {case}"
-    name = written(f"{NETS}\nwrong = TorchProblem(Net, {given})\n")
+    module = "" if case.startswith("module") else "Net, "
+    name = written(f"{NETS}\nwrong = TorchProblem({module}{given})\n")
     own = ["--problem", f"{name}:wrong", "--method", "fedavg", "--data", "regression.npz", *FEW, "--out", "a.h5"]
     assert CASES[case] in launch.refused(capsys, "zofl_mpi.zo_hfl", *own)
     assert not Path("a.h5").exists()

@@ -37,7 +37,7 @@ class Arguments:
         named = {"method": word_of(self.method)}
         if self.problem is not None:
             named["problem"] = word_of(self.problem)
-        if self.data is not None and not isinstance(self.data, Federation):
+        if isinstance(self.data, str | os.PathLike):
             named["data"] = os.fspath(self.data)
         known = {flags.field_of(name): _plain(name, value) for name, value in self.flags.items()}
         values = {name: value for name, value in (named | known).items() if value is not None}
@@ -55,11 +55,14 @@ class Arguments:
 
     def chosen(self) -> Family:
         """The family, extended by this script's objects; UserError if none or several fit."""
+        if not (self.data is None or isinstance(self.data, str | os.PathLike | Federation)):
+            allowed = "a data set's word, a file's path, or a zofl_mpi.Federation.of_clients(...)"
+            raise UserError(f"data is a {type(self.data).__name__}; it must be {allowed}")
         if not (self.problem is None or isinstance(self.problem, str | type) or hasattr(self.problem, "choice")):
             allowed = "a problem's word, a class, or a zofl_mpi.TorchProblem or SplitProblem"
             raise UserError(f"problem is a {type(self.problem).__name__}; it must be {allowed}")
         if self.family:
-            name = f"{PACKAGE}{self.family.removeprefix(PACKAGE)}"
+            name = f"{PACKAGE}{str(self.family).removeprefix(PACKAGE)}"
             if name not in FAMILIES:
                 allowed = ", ".join(each.removeprefix(PACKAGE) for each in FAMILIES)
                 raise UserError(f"family {self.family!r}: must be one of {allowed}")

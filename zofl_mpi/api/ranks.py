@@ -1,5 +1,7 @@
 """Ranks of a script under mpirun: they meet before a run, compare arguments, and may serve rank 0's runs."""
 
+import dataclasses
+import io
 import itertools
 import mmap
 import os
@@ -57,6 +59,8 @@ def last_words(exc: BaseException) -> str:
 def shared(world: World, data: Any) -> Any:
     """The data on every rank: its own, or rank 0's if the others have none, once per node."""
     has = world.allgather(isinstance(data, Federation))
+    if any(has) and not has[0]:
+        raise UserError(f"rank {has.index(True)} has data in memory and rank 0 has not: give all ranks them, or rank 0")
     if not has[0] or all(has):
         return data
     return spread(world, data)
@@ -110,6 +114,8 @@ def lead(function: Callable[..., T], *arguments: Any, **named: Any) -> T | None:
         RunFailed: on the other ranks, if `function` raises at rank 0, which gets the exception itself.
         UserError: an argument of a simulation cannot be sent (named).
     """
+    if _LEADING:  # the other ranks serve already
+        return function(*arguments, **named)
     alone = "there are no ranks to lead; call the function itself, whose runs say mpi=False"
     world = connect(None, alone)
     if world.size == 1:
@@ -162,15 +168,29 @@ def by_value() -> Any:
 
 def sent(arguments: tuple[Any, ...]) -> bytes:
     """The arguments by value; UserError names one that cannot be sent."""
-    pickler = by_value() or pickle  # classes of a module need no cloudpickle
     for each in arguments:
         try:
-            pickler.dumps(each)
+            _pickled(each)
         except Exception as exc:  # __reduce__ may raise anything
             name = getattr(each, "__qualname__", type(each).__name__)
             advice = "define it in a module, or install cloudpickle: pip install 'zofl_mpi[script]'"
             raise UserError(f"{name} cannot be sent to the other ranks ({exc}): {advice}") from exc
-    return bytes(pickler.dumps(arguments))
+    return _pickled(arguments)
+
+
+def _pickled(value: Any) -> bytes:
+    """A value with its classes, if cloudpickle is installed; classes of a module need none."""
+    cloudpickle, content = by_value(), io.BytesIO()
+    if cloudpickle is None:
+        return pickle.dumps(value)
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined]
+        def reducer_override(self, each: Any) -> Any:
+            # a copy of this mark in a dataclass's fields would be a default
+            return "MISSING" if each is dataclasses.MISSING else super().reducer_override(each)
+
+    Pickler(content).dump(value)
+    return content.getvalue()
 
 
 def received(content: bytes) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from zofl_mpi.api.arguments import IN_MEMORY, Arguments
 from zofl_mpi.errors import UserError, nearest
+from zofl_mpi.run.command import family as families
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,7 +100,13 @@ class Result:
 
     def continued(self, problem: Any, data: Any, family: str, flags: Mapping[str, Any]) -> Arguments:
         """Arguments that continue this run; UserError if one was an object that the file cannot store."""
+        from zofl_mpi.settings.heron_sfl import SplitProblem
+        from zofl_mpi.settings.networks import TorchProblem
+
         own, method = self.built, self.config["method"]
+        # what a problem binds is its flags' default, which the run's value would hide
+        bound = problem.bound if isinstance(problem, TorchProblem | SplitProblem) else {}
+        flags = {**{k: v for k, v in bound.items() if k in self.config}, **flags}
         if own is not None:  # objects of this process
             method, family = own.method, family or own.family
             problem = own.problem if problem is None else problem
@@ -108,6 +115,9 @@ class Result:
             raise UserError(f"{self.path} was made by {method}: zofl_mpi.load(path, method=THE CLASS) can be continued")
         elif data is None and IN_MEMORY in self._command:
             raise UserError(f"{self.path} was made with data in memory: simulate(result, problem, data) continues it")
+        elif problem is None and not _is_known(self.config["problem"]):
+            made = f"{self.path} was made with a problem of a script ({self.config['problem']})"
+            raise UserError(f"{made}: simulate(result, problem, data) continues it")
         problem = self.config["problem"] if problem is None else problem
         return Arguments(method, problem, data, family or family_of(self._command), {**flags, "resume": self.path})
 
@@ -117,6 +127,11 @@ class Result:
         from zofl_mpi.run import records
 
         return str(records.heading(self.path).attrs["command"])
+
+
+def _is_known(problem: str) -> bool:
+    """True if a name alone leads to the problem."""
+    return ":" in problem or any(problem in families.family_of(name).PROBLEMS for name in families.FAMILIES)
 
 
 def family_of(command: str) -> str:

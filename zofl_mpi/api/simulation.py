@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 
 REFUSED = {
     "dry_run": "call zofl_mpi.plan",
+    "help": "python -m zofl_mpi.FAMILY --help lists all flags",
     "survive": "start the run from the command line",
     "track": "give callbacks=[zofl_mpi.TensorBoard(FOLDER)]",
 }
 """{flag without meaning here: alternative}"""
+EVENTS = ("on_start", "on_round", "on_end")
+"""Functions of callbacks."""
 
 
 @final
@@ -64,7 +67,7 @@ class Simulation:
     ) -> None:
         """Arguments as for `simulate`; the run starts with the `with` block."""
         self._given = _arguments(method, problem, data, family, flags)
-        self._callbacks, self._mpi = list(callbacks), mpi
+        self._callbacks, self._mpi = callbacks, mpi
         self._call = (method, problem, data), {"family": family, "mpi": mpi, **flags}
         self.rank, self.row = 0, dict[str, float]()
         self.method: Any = None
@@ -105,7 +108,7 @@ class Simulation:
             world = ranks.connect(self._mpi)
             at_a_failure.callback(world.free)
             with ranks.aborting(world):
-                built = _built(world, self._given, self._given.flags.get("quiet", True))
+                built = _built(world, self._given, self._given.flags.get("quiet", True), self._check)
                 bar = at_a_failure.enter_context(progress(world.rank > 0 or built.plan.values["quiet"]))
                 stop = Stop()
                 at_a_failure.callback(stop.restore)
@@ -119,10 +122,31 @@ class Simulation:
             self._end = at_a_failure.pop_all()
         return self
 
+    def _check(self) -> None:
+        """Refuse a second run, and callbacks that nobody would call."""
+        if self.method is not None:
+            raise UserError("this Simulation has run: make another one")
+        allowed = f"objects with one or more of the functions {', '.join(EVENTS)}"
+        if not isinstance(self._callbacks, Sequence):
+            raise UserError(f"callbacks is a {type(self._callbacks).__name__}; it must be a list of {allowed}")
+        for each in self._callbacks:
+            if isinstance(each, type) or not any(hasattr(each, event) for event in EVENTS):
+                what = f"the class {each.__name__}" if isinstance(each, type) else f"a {type(each).__name__}"
+                raise UserError(f"callbacks has {what} in it; it must have {allowed}")
+
     def __iter__(self) -> Iterator[dict[str, float]]:
+        if self.method is None:
+            raise UserError("the run has not begun: iterate in a `with` block, with Simulation(...) as run:")
+        if self._session is not None:
+            self._session.rounds.interleaved = True
+        yield from self._run()
+
+    def _run(self) -> Iterator[dict[str, float]]:
+        """Compute rounds, with callbacks."""
         if self._session is None:
             self._serve()
             return
+        self._session.rounds.interleaved |= bool(self._callbacks)
         for callback in self._callbacks[len(self._started) :]:
             self._started.append(callback)
             _tell(callback, "on_start", self)
@@ -260,7 +284,7 @@ def simulate(
         RunFailed: a round failed; the result file has the earlier rounds. Raised on all ranks.
     """
     with Simulation(method, problem, data, family=family, callbacks=callbacks, mpi=mpi, **flags) as run:
-        for _ in run:
+        for _ in run._run():
             pass
     return run.result
 
@@ -309,11 +333,18 @@ def _arguments(method: Any, problem: Any, data: Any, family: str, flags: Mapping
     return Arguments(method, problem, data, family, dict(flags))
 
 
-def _built(world: World, given: Arguments, quiet: bool, dry_run: bool = False) -> Built:
-    """The run on all ranks, after a comparison of their arguments."""
+def _built(
+    world: World, given: Arguments, quiet: bool, check: Callable[[], None] = lambda: None, dry_run: bool = False
+) -> Built:
+    """The run on all ranks, after a comparison of their arguments; `check`: UserError for further ones."""
     own = {**given.flags, "quiet": quiet, **({"dry_run": True} if dry_run else {})}
     given = replace(given, flags=own, data=ranks.shared(world, given.data))
-    ranks.compare(world, run_or_fail_all(world, given.words))
+
+    def words() -> list[str]:
+        check()
+        return given.words()
+
+    ranks.compare(world, run_or_fail_all(world, words))
     family = run_or_fail_all(world, given.chosen)
     plan = world.bcast(at_server(world, lambda: given.planned(family)))
     return build(world, family, plan, Progress())

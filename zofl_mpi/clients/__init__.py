@@ -33,5 +33,5 @@ def why_without(method: type[Any], flag: str, own: bool) -> list[str]:
     if kinds and not group.fits(kinds):
         return [f"the replies of {method.__name__}'s clients are {group.unfit}"]
     if own:
-        return [f"no step of {method.__name__} says what its reply changes (zofl_mpi.change)"]
+        return [changes.obstacle(method)]
     return [f"{method.uploads} leave this method's clients as they are"] if group.protects and method.uploads else []

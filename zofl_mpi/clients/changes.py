@@ -85,8 +85,8 @@ def changed(reply: Any, message: Any) -> Array:
 
 
 def applied(reply: Any, message: Any, D: Array) -> Any:
-    """A copy of the reply with its changes replaced by D (k,)."""
-    new, start = dict[str, Any](), 0
+    """A copy of the reply with its changes replaced by D (k,), in the reply's dtypes."""
+    new, arrays, start = dict[str, Any](), dict[tuple[str, ...], Array](), 0
     for c in of(type(reply)):
         value = getattr(reply, c.name)
         like = messages.as_array(value)
@@ -96,10 +96,13 @@ def applied(reply: Any, message: Any, D: Array) -> Any:
         own = unit(message, c) * own if c.unit else own
         at = base(type(reply), c, message)
         own = own if at is None else np.asarray(messages.as_array(at)) + own
-        new[c.name] = own if shape else float(own)
+        if like is None:
+            new[c.name] = float(own)
+        else:
+            arrays[(c.name,)] = np.asarray(own, like.dtype)
         if within_reply(type(reply), c):
             new[c.of] = 0.0
-    return replace(reply, **new)
+    return messages.replace_arrays(replace(reply, **new), arrays)
 
 
 def with_replies(step: Step, change: Callable[[Client, Any, Any, dict[str, Any]], Any]) -> Step:
@@ -138,31 +141,45 @@ def example(kind: type[Any], message: Any) -> Any:
 def steps(method: Any) -> dict[str, type[Any]]:
     """{step: reply class} of the steps of a method class that reply with changes, by their annotations."""
     found = ((name, _reply_of(method, name)) for name in dir(method))
-    return {name: kind for name, kind in found if kind is not None}
+    return {name: kind for name, kind in found if isinstance(kind, type)}
+
+
+def obstacle(method: Any) -> str:
+    """Reason why a method class has no such `steps`."""
+    found = (_reply_of(method, name) for name in dir(method))
+    none = f"no step of {method.__name__} says what its reply changes (zofl_mpi.change)"
+    return next((each for each in found if isinstance(each, str)), none)
 
 
 def reply_of(step: Any) -> type[Any] | None:
     """The reply class of a step if its fields include changes, by its annotations; None: not annotated."""
     owner: Any = type(step.__self__) if inspect.ismethod(step) else None
-    return None if owner is None else _reply_of(owner, step.__name__)
+    kind = None if owner is None else _reply_of(owner, step.__name__)
+    return kind if isinstance(kind, type) else None
 
 
 @messages.cached
-def _reply_of(cls: Any, name: str) -> type[Any] | None:
-    """Annotation of the first class of the method that has one: an override without types inherits the base's."""
+def _reply_of(cls: Any, name: str) -> type[Any] | str | None:
+    """Annotation of the first class of the method that has one: an override without types inherits the base's.
+
+    A text: the reason why changes that it declares cannot be read. None: it declares none.
+    """
     members = (vars(base).get(name) for base in cls.__mro__)
     steps = (step for step in members if inspect.isfunction(step) and len(inspect.signature(step).parameters) == 3)
     try:
         hints = next((hints for step in steps if (hints := typing.get_type_hints(step))), {})
-    except (NameError, TypeError):  # a name that only type checkers import
-        return None
+    except (NameError, TypeError) as exc:  # a name that only type checkers import
+        return f"the annotations of {cls.__name__}.{name} cannot be read ({exc})"
     kind = next((each for each in _classes(hints.pop("return", None)) if isinstance(each, type) and of(each)), None)
     asked = next((each for each in reversed(hints.values()) if is_dataclass(each)), None)
-    if kind is None or asked is None:
+    if kind is None:
         return None
+    if asked is None:
+        return f"{cls.__name__}.{name} needs a type annotation of its message, a dataclass"
     names = {f.name for each in (kind, asked) for f in fields(each)} | {""}
-    fits = all({c.of, c.unit} <= names for c in of(kind))
-    return kind if fits and "r" in names else None
+    needed = ["r", *(word for c in of(kind) for word in (c.of, c.unit))]
+    missing = [word for word in needed if word not in names]
+    return f"{cls.__name__}.{name}: neither message nor reply has a field {missing[0]}" if missing else kind
 
 
 def _classes(told: Any) -> Iterator[Any]:

@@ -88,7 +88,7 @@ class Privacy(Between):
         epsilon: privacy budget, at most 1000; determines z from the planned rounds. none: no budget.
         delta: delta of the account, at least 1e-12; auto: 1/m^1.1.
         participation: sampling of clients: fixed (beta m clients a round) or poisson (each client independently with
-            probability beta: group sizes vary and may be 0, epsilon is smaller).
+            probability beta: group sizes vary and may be 0). Their epsilons cannot be compared: neighbours differ.
         trust: party that adds the noise: server (to the sum) or nobody (each client to its scalars).
         mechanism: noise: gaussian, or laplace for pure epsilon (Laplace noise of scale z C on scalars clipped in l1;
             for vectors the K-norm mechanism, with uniform direction and radius Gamma(n, z C)).

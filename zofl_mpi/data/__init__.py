@@ -78,7 +78,7 @@ def _crc32(values: Array, before: int = 0) -> int:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Labelled samples, or a subset of their rows; models read `inputs * scale + shift` in their dtype.
 
@@ -102,6 +102,14 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.labels) if self.rows is None else len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"Dataset({len(self)} samples, {self._kind})"
+
+    @property
+    def _kind(self) -> str:
+        answers = f"{self.classes} classes" if self.targets is None else f"targets {self.targets.shape[1:]}"
+        return f"{self.features} features, {answers}"
 
     @property
     def features(self) -> int:
@@ -179,7 +187,7 @@ def _any_other(value: float | NDArray[np.float64], number: float) -> bool:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Federation:
     """Partition of samples among the server, m clients, and held-out test and validation parts.
 
@@ -202,6 +210,11 @@ class Federation:
     shape: tuple[int, ...] = ()
     fingerprint: str = ""
     scaling: str = ""
+
+    def __repr__(self) -> str:
+        parts = {"server": self.server, "test": self.test, "validation": self.validation}
+        sizes = ", ".join(f"{name} {len(part)}" for name, part in parts.items() if part is not None)
+        return f"Federation(m = {len(self.clients)}, samples {sum(map(len, self.clients))}, {sizes}, {self.test._kind})"
 
     @staticmethod
     def of_clients(

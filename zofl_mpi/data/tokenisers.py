@@ -37,20 +37,19 @@ def moses(text: str) -> str:
     words: list[str] = []
     chunks = text.split()
     for k, chunk in enumerate(chunks):
-        parts = _moses_parts(chunk)
-        goes_on = NUMBER.fullmatch(chunk) and k + 1 < len(chunks) and chunks[k + 1][0].islower()
-        for last, part in enumerate(parts, 1 - len(parts)):
-            words += [part] if goes_on and last == 0 else _full_stop(part)
+        words += _moses_words(chunk, k + 1 < len(chunks) and chunks[k + 1][0].islower())
     return " ".join(words)
 
 
 @cache
-def _moses_parts(chunk: str) -> tuple[str, ...]:
-    """Parts of a chunk without white space; its final full stop stays on its word."""
+def _moses_words(chunk: str, goes_on: bool) -> list[str]:
+    """Words and marks of a chunk without white space; `goes_on`: a lower-case word follows."""
     spaced = f" {chunk} "
     for pattern, written in RULES:
         spaced = pattern.sub(written, spaced)
-    return tuple(spaced.split())
+    *parts, last = spaced.split()
+    end = [last] if goes_on and NUMBER.fullmatch(chunk) else _full_stop(last)
+    return [word for part in parts for word in _full_stop(part)] + end
 
 
 def _full_stop(word: str) -> list[str]:

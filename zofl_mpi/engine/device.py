@@ -4,6 +4,7 @@ torch is imported only where a GPU may be present: on the CPU path it would cost
 """
 
 import ctypes
+import functools
 import os
 import sys
 import time
@@ -265,6 +266,7 @@ def keep_freed_memory() -> None:
         library.mallopt(M_MMAP_THRESHOLD, LARGEST)
 
 
+@functools.cache  # the search takes 2 ms
 def blas() -> str:
     """Name of NumPy's BLAS with its core type, which bits depend on, such as "openblas 0.3.31 SkylakeX"."""
     import numpy as np

@@ -193,7 +193,10 @@ class Function:
 
 
 def copy_of(module: nn.Module) -> nn.Module:
-    """Copies a module to the CPU (UserError: it has lazy parameters or cannot be copied)."""
+    """Copies a module to the CPU (UserError: it is none, has lazy parameters or cannot be copied)."""
+    if not isinstance(module, nn.Module):
+        allowed = "a torch module, or a class or function that gives one"
+        raise UserError(f"the network is a {type(module).__name__}; it must be {allowed}")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
         raise UserError(f"{type(module).__name__} has lazy modules, but x needs a fixed length: give each its sizes")
     try:

@@ -18,6 +18,8 @@ Metric = Callable[[Tensor, Tensor], Any]  # (outputs (N, ...) in float64, target
 Weight = Callable[[Tensor, Tensor], Tensor]  # (inputs (B, ...), targets (B, ...)) -> (B,)
 ROUNDING = 1e-3
 """Relative difference up to which two float32 losses count as equal."""
+METRICS = "{name: function (outputs, targets) -> number}, names of letters, digits and _, not loss"
+"""What `metrics` may be, for messages."""
 
 
 @final
@@ -40,6 +42,8 @@ class Objective:
     ) -> None:
         """`loss`: None for the cross-entropy (UserError: no valid loss, or an invalid name of a metric)."""
         own = nn.CrossEntropyLoss() if loss is None else loss
+        if not isinstance(metrics or {}, Mapping):
+            raise UserError(f"metrics is a {type(metrics).__name__}; it must be {METRICS}")
         self.name, self.metrics, self.weight = called(own), dict(metrics or {}), weight
         if isinstance(own, type) or not callable(own):
             shown = f"{own.__name__}, a class: give an instance, {own.__name__}()" if isinstance(own, type) else own
@@ -48,8 +52,7 @@ class Objective:
             raise UserError(f"loss {self.name} has parameters of its own to train: put them into the module")
         for name, metric in self.metrics.items():
             if not re.fullmatch(r"[A-Za-z]\w*", str(name)) or name == "loss" or not callable(metric):
-                allowed = "{name: function (outputs, targets) -> number}, names of letters, digits and _, not loss"
-                raise UserError(f"metrics: {name!r}: {metric!r} must be {allowed}")
+                raise UserError(f"metrics: {name!r}: {metric!r} must be {METRICS}")
         self.classifies = self.plain = isinstance(own, nn.CrossEntropyLoss)
         if isinstance(own, nn.CrossEntropyLoss):
             bare = type(own) is nn.CrossEntropyLoss and own.weight is None and weight is None

@@ -24,7 +24,8 @@ class ProximalTerms:
     """Parameters of the proximal terms that [A] section IV adds to a loss.
 
     Attributes:
-        lam: lambda, weight of the dissimilarity f_2 = (lambda/2) sum_i rho_i |x - y_i|^2.
+        lam: lambda, weight of the dissimilarity f_2 = (lambda/2) sum_i rho_i |x - y_i|^2, where rho_i is client i's
+            share of the clients' samples.
         mu: weight of the proximal term (mu/2)|x - y|^2 of a client's problem; one number, or one per client.
         radius: of the ball Y_i(x) around x that contains y_i; inf for none; one number, or one per client.
     """

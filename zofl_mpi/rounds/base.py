@@ -87,7 +87,8 @@ class ServerStep:
     """The server's step x <- x - gamma_r g, and the model that it starts from.
 
     Attributes:
-        gamma: step size gamma of the server on its own data; 0: it takes no step.
+        gamma: step size gamma of the server on its own data, in zo_hfl of its whole step, clients' term included; 0: it
+            takes no step.
         schedule: schedule of gamma_r over rounds: sqrt (gamma/sqrt(r+1)), constant, harmonic[:OFFSET] or power:P (1/2 <
             P <= 1).
         server_batch: samples of the server's gradient, drawn with replacement.

@@ -11,7 +11,7 @@ select ceil(100 * points) / 100 from less_server;
 select nth(method, 'zo_hfl | server_sgd | scaffold') as k, accuracy_mean_percent, accuracy_sd_percent from a_tuned where best;
 -- HERON reaches # ± # %. With clients frozen at their random start it reaches # ± # %
 select nth(method, 'heron | heron-frozen') as k, accuracy_mean_percent, accuracy_sd_percent from c_fig2 where setting = 'iid';
--- Below 0.1 directions per parameter, at most # % of the gap between them is closed. With 0.4 and more # of # points close a quarter or more
+-- at most # % of the gap is closed. With 0.4 and more # of # points close a quarter or more
 select (select max(share_percent) from pays where directions_per_parameter < 0.1), sum(share_percent >= 25), count(*)
 from pays where directions_per_parameter >= 0.4;
 -- FedAvg # ± #, FedRZO # ± #. Sixteen directions take # times the evaluations, for # ± #.

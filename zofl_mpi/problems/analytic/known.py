@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -96,7 +97,11 @@ class Noisy:
 
     def mean_noise(self, batch: Batch | None = None) -> Vector:
         """Mean noise (n,) over the samples at positions `batch`; None: over all."""
-        return np.asarray((self.noise if batch is None else self.noise[batch]).mean(axis=0))
+        return self._mean_of_all if batch is None else np.asarray(self.noise[batch].mean(axis=0))
+
+    @cached_property
+    def _mean_of_all(self) -> Vector:
+        return np.asarray(self.noise.mean(axis=0))
 
 
 def mean_over(data: Any, value: Callable[[Any], float]) -> float:

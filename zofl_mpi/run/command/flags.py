@@ -107,8 +107,14 @@ class Leaf(NamedTuple):
         return next((each[self.name] for each in texts if self.name in each), "")
 
 
-def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[Leaf]:
-    """Flags of a class, with nested dataclasses expanded; `default`: an instance with the defaults."""
+@functools.cache
+def leaves(cls: type[Any]) -> tuple[Leaf, ...]:
+    """Flags of a class, with nested dataclasses expanded; kept, since a grid asks for those of each run."""
+    return tuple(_leaves(cls, dataclasses.MISSING))
+
+
+def _leaves(cls: type[Any], default: Any) -> Iterator[Leaf]:
+    """`default`: an instance with the defaults."""
     hints = _hints(cls)
     for f in dataclasses.fields(cls):
         if not is_flag(f):
@@ -117,7 +123,7 @@ def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[Leaf]
         value = own if default is dataclasses.MISSING else getattr(default, f.name)
         if dataclasses.is_dataclass(hints[f.name]):
             other, papers = f.metadata.get("defaults", {}), f.metadata.get("papers", {})
-            for leaf in leaves(cast("type[Any]", hints[f.name]), value):
+            for leaf in _leaves(cast("type[Any]", hints[f.name]), value):
                 paper = papers.get(leaf.name, None if leaf.name in other else leaf.paper)
                 yield leaf._replace(default=other.get(leaf.name, leaf.default), paper=paper)
         else:

@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar, final, get_type_hints
 
 from zofl_mpi import clients
@@ -137,18 +137,25 @@ def _usual_problem(family: Family, method: str) -> str:
 
 def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]:
     """Flags of a method on a problem, by title; UserError: one does not exist, or they do not fit."""
-    which = make_dataclass("Which", [("method", str, field(default=method)), ("problem", str, field(default=problem))])
-    which.__doc__ = f"""Choice of method and problem.
-
-    Attributes:
-        method: {", ".join(family.METHODS)}, or module:Class for one of your own.
-        problem: {", ".join(family.PROBLEMS)}, or module:Class for one of your own.
-    """
+    which = _which(method, problem, ", ".join(family.METHODS), ", ".join(family.PROBLEMS))
     method_class, choice = method_of(family, method), problem_of(family, problem)
     groups = {"choice of method and problem": which, "run": RunFlags, **choice.groups}
     for further in _roles(family, method, problem, choice):
         groups |= further
     return {**groups, **clients.groups_for(method_class), "method": method_class}
+
+
+@cache
+def _which(method: str, problem: str, methods: str, problems: str) -> type[Any]:
+    """Flags of the choice of method and problem."""
+    which = make_dataclass("Which", [("method", str, field(default=method)), ("problem", str, field(default=problem))])
+    which.__doc__ = f"""Choice of method and problem.
+
+    Attributes:
+        method: {methods}, or module:Class for one of your own.
+        problem: {problems}, or module:Class for one of your own.
+    """
+    return which
 
 
 def owners_of(family: Family, name: str, method: str) -> list[str]:

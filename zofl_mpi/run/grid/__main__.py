@@ -12,6 +12,7 @@ best of them with further seeds (`run.grid.tune`).
 """
 
 import argparse
+import re
 import shlex
 import shutil
 import signal
@@ -28,6 +29,9 @@ from zofl_mpi.run.grid.state import command, state_of, typed
 from zofl_mpi.run.grid.tune import planned
 from zofl_mpi.run.loop.screen import show
 from zofl_mpi.run.loop.signals import STATUS
+
+RANK_COUNT = re.compile(r"-n\d*$|--?np(=|$)|--ntasks(=|$)")
+"""A launcher's word that gives the number of ranks: -n 3, -n3, -np 3, --np 3, --ntasks=3."""
 
 
 def listing(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str]) -> Iterator[str]:
@@ -134,7 +138,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", action="append", default=[], metavar="AXIS=ENTRY[,ENTRY]", help="select runs")
     parser.add_argument("--jobs", type=int, default=1, metavar="K", help="number of simultaneous runs (default: 1)")
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks of each run (default: the file's)")
-    parser.add_argument("--launcher", help="command that starts a run's ranks, `-n` included (default: `mpirun -n N`)")
+    parser.add_argument(
+        "--launcher",
+        help="command that starts a run's ranks (default: mpirun); it gets -n N of --ranks, unless it names a number",
+    )
     parser.add_argument("--results", type=Path, metavar="DIR", help="folder of the results (default: the file's)")
     parser.add_argument("--data-dir", metavar="DIR", help="folder of the data sets, for every run")
     return parser
@@ -154,7 +161,7 @@ def _read(given: argparse.Namespace) -> tuple[Grid, dict[int, GridRun], list[str
     if given.index is not None:
         demand(given.index in runs, "index", given.index, f"one of the numbers {min(runs)} to {max(runs)} of the list")
         runs = {given.index: runs[given.index]}
-    return grid, runs, _launcher(given.launcher, given.ranks or grid.ranks)
+    return grid, runs, _launcher(given.launcher, given.ranks, grid.ranks)
 
 
 def _planned(grid: Grid, only: Sequence[str], tried: bool = False) -> dict[int, GridRun]:
@@ -163,13 +170,18 @@ def _planned(grid: Grid, only: Sequence[str], tried: bool = False) -> dict[int, 
     return {k: run for k, run in selected_runs(grid, only).items() if k in known}
 
 
-def _launcher(given: str | None, ranks: int) -> list[str]:
+def _launcher(given: str | None, ranks: int | None, usual: int) -> list[str]:
+    """Words that start a run's ranks; a launcher without a number of ranks gets that of --ranks."""
     if given is None:
+        ranks = ranks or usual
         return ["mpirun", "-n", str(ranks)] if ranks > 1 else []
     try:
-        return shlex.split(given)
+        words = shlex.split(given)
     except ValueError as exc:
         raise UserError(f"--launcher {given}: {exc}; write it as in a shell") from exc
+    if ranks is None or not words or any(map(RANK_COUNT.match, words)):
+        return words
+    return [*words, "-n", str(ranks)]
 
 
 def _with_data(grid: Grid, run: GridRun, folder: str) -> GridRun:

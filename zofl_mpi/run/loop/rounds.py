@@ -87,6 +87,7 @@ class Rounds:
     # done, interrupted (by a signal), stopped (by `stop`, or by the method); "" during the run
     ended: str = field(default="", init=False)
     reason: str = field(default="", init=False)  # of the stop
+    interleaved: bool = field(default=False, init=False)  # True if a user's code runs between rounds
 
     def stop(self, reason: str) -> None:
         """End the run after the round in progress, or after the one just yielded."""
@@ -106,21 +107,30 @@ class Rounds:
         clients, recorder, schedule = self.clients, self.recorder, self.schedule
         parts = unread.begin(self.method) if resumed is None else {}
         with unread.noting(parts):
-            done, state = clients.retry_on_rank_loss(partial(self._begin, resumed))
-        self.state, outline = state, messages.outline(state) if resumed is None else resumed.outline
+            try:
+                done, state = clients.retry_on_rank_loss(partial(self._begin, resumed))
+                outline = messages.outline(state) if resumed is None else resumed.outline
+            except UserError:
+                raise
+            except (Exception, SystemExit) as exc:
+                raise _failed(0, exc, self.method, recorder) from exc
+        self.state = state
         unchanged, first = Unchanged(self.method), done + 1
         self.progress.begin(done, schedule.rounds)
         self.totals, since = Totals(done, start=self.age(), servers=clients.sharing.ranks), time.perf_counter()
         recorder.begins(self.totals.start)
         saving, stop = CheckpointTimer(schedule.checkpoint_every, schedule.rounds), False
         while done < schedule.rounds and not (stop or self.reason):
+            checks = done + 1 == first or schedule.evaluates(done + 1)
+            if checks and self.interleaved:
+                unchanged = Unchanged(self.method)  # what changed between rounds, no round did
             try:
                 state, columns, (row, stop) = clients.retry_on_rank_loss(partial(self._round, state, done, parts))
                 _check_state(state, outline)
                 if parts and row.bytes_up.any():  # a round without participants has few of them
                     clients.retry_on_rank_loss(partial(unread.check_read, self.method, parts, clients))
                     parts = {}
-                if done + 1 == first or schedule.evaluates(done + 1):
+                if checks:
                     unchanged.check()
                 if reason := self.method.ends(state, done):
                     self.stop(f"the method ended it: {reason}")
@@ -226,24 +236,27 @@ class Rounds:
         """
         clients, recorder = self.clients, self.recorder
         recorder.flush()  # its rows first: their failure is not the checkpoint's
-        holders = clients.holders()
-        recalled = clients.ask(STEPS["<recall>"], Acknowledged(), to=holders, counted=False) if holders else iter(())
-        if len(holders) <= MAX_SEPARATE_MEMORIES:
-            payload = {f"memory/{i}": messages.pack(memory) for i, memory in recalled}
-        else:
-            entries = {str(i): memory.entries for i, memory in recalled}
-            payload = {"memories": messages.pack(Memory(entries))}
-        payload["state"] = messages.pack(state)
-        attrs = {**recorder.origin, "round": done, "steps": clients.ledger.steps}
         try:
+            holders = clients.holders()
+            recalled = (
+                clients.ask(STEPS["<recall>"], Acknowledged(), to=holders, counted=False) if holders else iter(())
+            )
+            if len(holders) <= MAX_SEPARATE_MEMORIES:
+                payload = {f"memory/{i}": messages.pack(memory) for i, memory in recalled}
+            else:
+                entries = {str(i): memory.entries for i, memory in recalled}
+                payload = {"memories": messages.pack(Memory(entries))}
+            payload["state"] = messages.pack(state)
+            attrs = {**recorder.origin, "round": done, "steps": clients.ledger.steps}
             recorder.sync()
             records.save_checkpoint(records.checkpoint_path(recorder.path), payload, attrs)
             if done < self.schedule.rounds:  # else the result is verified when it is finished, which follows
                 recorder.verify()
         except records.DamagedError:
             raise
-        except UserError as exc:
-            raise RunFailed(f"the checkpoint after round {done} failed: {exc}; {_safe(recorder)}") from exc
+        except (UserError, ClientError) as exc:
+            cause = f"the memory of client {exc.i}: {exc.sentence}" if isinstance(exc, ClientError) else str(exc)
+            raise RunFailed(f"the checkpoint after round {done} failed: {cause}; {_safe(recorder)}") from exc
 
 
 def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> Any:
@@ -321,7 +334,7 @@ def _failed(round_: int, exc: BaseException, method: Method[Any], recorder: reco
     elif not isinstance(exc, UserError):
         cause, trace = f"{type(exc).__name__}: {exc}", traceback.format_exc()
     kept = _safe(recorder)
-    sentence = f"round {round_}: {cause}; {kept}"
+    sentence = f"{f'round {round_}' if round_ else 'the start'}: {cause}; {kept}"
     return RunFailed(sentence, round_=round_, cause=cause, kept=kept, trace=trace, **place)
 
 

@@ -72,8 +72,8 @@ FURTHER = {
 ACCEPTED_TYPES: dict[Any, Any] = {int: (int, np.integer), float: (float, np.floating), bool: (bool, np.bool_), str: str}
 
 
-def check_result(file: Any, path: object) -> dict[str, tuple[int, ...]]:
-    """Check an open result; return {name: shape} of its data sets.
+def check_result(file: Any, path: object) -> dict[str, Any]:
+    """Check an open result; return {name: HDF5's identifier} of its data sets.
 
     UserError: no result, a newer format, or a reference to another file; LostError: damaged.
     """
@@ -81,7 +81,8 @@ def check_result(file: Any, path: object) -> dict[str, tuple[int, ...]]:
         raise UserError(f"{path} is a checkpoint: name the result beside it")
     if "schema" not in file.attrs:
         raise UserError(f"{path} is an HDF5 file, but no result of zofl_mpi (it lacks the attribute 'schema')")
-    shapes = _checked(file, path, "schema", RESULT, ATTRIBUTES_OF_RESULTS)
+    data = _checked(file, path, "schema", RESULT, ATTRIBUTES_OF_RESULTS)
+    shapes = {name: item.shape for name, item in data.items()}
     done = file["rounds"].attrs["done"]
     _demand(isinstance(done, np.int64) and done >= 0, path, "rounds", "does not say how many rounds are done")
     for group, names in (("clients", CLIENTS), ("ranks", RANKS)):
@@ -95,16 +96,16 @@ def check_result(file: Any, path: object) -> dict[str, tuple[int, ...]]:
     for name, shape in shapes.items():
         if name.startswith(("rounds/", "clients/", "ranks/")) and name != RANK_TABLE:
             _demand(shape[0] >= done, path, name, f"has {shape[0]} of {done} rounds")
-    return shapes
+    return data
 
 
-def check_checkpoint(file: Any, path: object) -> dict[str, tuple[int, ...]]:
-    """Check an open checkpoint; return {name: shape} of its data sets. Raises as `check_result`."""
+def check_checkpoint(file: Any, path: object) -> dict[str, Any]:
+    """Check an open checkpoint; return {name: HDF5's identifier} of its data sets. Raises as `check_result`."""
     if "checkpoint" not in file.attrs:
         raise UserError(f"{path} is not a checkpoint of zofl_mpi")
-    shapes = _checked(file, path, "checkpoint", CHECKPOINT, ATTRIBUTES_OF_CHECKPOINTS)
-    _demand({"payload/state", "checksums"} <= shapes.keys(), path, "payload", "holds no state, or no checksums")
-    return shapes
+    data = _checked(file, path, "checkpoint", CHECKPOINT, ATTRIBUTES_OF_CHECKPOINTS)
+    _demand({"payload/state", "checksums"} <= data.keys(), path, "payload", "holds no state, or no checksums")
+    return data
 
 
 def _demand(holds: Any, path: object, name: str, fault: str) -> None:
@@ -114,8 +115,8 @@ def _demand(holds: Any, path: object, name: str, fault: str) -> None:
 
 def _checked(
     file: Any, path: object, kind: str, described: dict[str, Any], attributes: dict[str, Any]
-) -> dict[str, tuple[int, ...]]:
-    """Check format, data sets and attributes of a file; return {name: shape} of its data sets.
+) -> dict[str, Any]:
+    """Check format, data sets and attributes of a file; return {name: HDF5's identifier} of its data sets.
 
     By HDF5's own calls: h5py's objects would take twice as long, at each checkpoint.
     """
@@ -123,7 +124,7 @@ def _checked(
     if isinstance(found := file.attrs[kind], np.integer) and found > FORMAT:
         raise UserError(f"{path} has format {found}, and this zofl_mpi reads format {FORMAT}: install a newer one")
     _demand(found == FORMAT, path, "", f"has the format {str(found)[:40]!r}")
-    shapes, absent = dict[str, tuple[int, ...]](), 0
+    data, absent = dict[str, Any](), 0
     for name, item in _objects(file, path):
         _check_attributes(item, path, name)
         if isinstance(item, h5py.h5g.GroupID):
@@ -137,12 +138,12 @@ def _checked(
             usual = own.kind in NUMBERS or (own.kind == TEXT and not shape)
             if not ((usual if dtype is None else own == dtype) and axes in (None, len(shape))):
                 raise LostError(f"{path} is damaged: {name} is {own} with {len(shape)} axes")
-            shapes[name] = shape
+            data[name] = item
     held = attributes_of(file)  # long ones are data sets, checked above
     for name, like in (attributes | FURTHER).items():
         if name in attributes or name in held:
             _demand(_fits(held[name], like, stored=True), path, f"its attribute {name}", "has another type")
-    return shapes
+    return data
 
 
 def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:

@@ -21,9 +21,9 @@ from zofl_mpi.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 from zofl_mpi.run.records.checkpoint import checkpoint_path, load_checkpoint
-from zofl_mpi.run.records.hdf5 import attributes_of, plain, read_file
+from zofl_mpi.run.records.hdf5 import array, attributes_of, own_attributes, plain, read_file
 from zofl_mpi.run.records.layout import check_result
-from zofl_mpi.run.records.rows import by_round, read_placements
+from zofl_mpi.run.records.rows import RANK_TABLE, read_placements
 
 
 @final
@@ -139,12 +139,15 @@ def load(path: str | os.PathLike[str]) -> Run:
     """Read a result: finished, still growing, or of a killed run (UserError: missing, damaged or no result)."""
 
     def read(file: Any) -> Run:
-        names = check_result(file, path)
-        attrs, tables = attributes_of(file), {group: by_round(file, group) for group in ("rounds", "clients", "ranks")}
-        columns = {name: attributes_of(item) for name, item in tables["rounds"]}
+        parts: dict[str, dict[str, Any]] = {"rounds": {}, "clients": {}, "ranks": {}, "final": {}}
+        for place, item in check_result(file, path).items():
+            group, _, name = place.partition("/")
+            if group in parts and place != RANK_TABLE:
+                parts[group][name] = item
+        final = {name: plain(file[f"final/{name}"][()]) for name in parts.pop("final")}
+        attrs, columns = attributes_of(file), {name: own_attributes(item) for name, item in parts["rounds"].items()}
         length = int(file["rounds"].attrs["done"])  # a full disk or a kill may leave a partial row behind
-        rows = {group: {name: item[:length] for name, item in table} for group, table in tables.items()}
-        final = {name.partition("/")[2]: plain(file[name][()]) for name in names if name.startswith("final/")}
+        rows = {group: {name: array(item)[:length] for name, item in own.items()} for group, own in parts.items()}
         return Run(
             path=Path(path),
             attrs=attrs,
