@@ -171,9 +171,8 @@ def _spawned(path: str) -> None:
 
 
 def test_a_run_in_a_process_that_was_spawned_and_workers_of_a_loader(tmp_path: Path) -> None:
-    """A loader whose worker lives through a run; a process of `spawn` after it, which imports the script again."""
-    context: dict[str, Any] = {"multiprocessing_context": "spawn", "persistent_workers": True}
-    loader = torch.utils.data.DataLoader(pairs(12, 1), batch_size=4, num_workers=1, **context)
+    """A loader with workers before a run and after it; a process of `spawn`, which imports the script again."""
+    loader = torch.utils.data.DataLoader(pairs(12, 1), batch_size=4, num_workers=1, multiprocessing_context="spawn")
     assert len(list(loader)) == 3
     _spawned(str(tmp_path / "a.h5"))
     assert len(list(loader)) == 3
