@@ -124,7 +124,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def same_initial_parameters() -> None:
     """What torch draws without a generator, as for a new module, is the same whichever tests ran before."""
     if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # torch.manual_seed keeps a stack for each kind of device that may come
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(0)
 
 
 @pytest.fixture(scope="module", autouse=True)

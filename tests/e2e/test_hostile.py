@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
 
 from tests.conftest import ROOT, Capsys, Patch
@@ -120,6 +121,16 @@ def test_a_result_that_is_changed_while_it_grows_is_told_and_written_anew(
     assert "rows of rounds 1 to " in capsys.readouterr().err
     found = records.load("run.h5")
     assert found.length == 6 and found.final["x"].tolist() == [6.0] * 3
+
+
+def test_rows_after_the_finished_rounds_are_not_read() -> None:
+    """A full disk or a kill may leave a part of them behind. Mutation: tables as long as the file has them."""
+    assert here(FAMILY, *TINY, "--rounds", 3, "--out", "run.h5") == 0
+    with h5py.File("run.h5", "r+") as file:
+        file["rounds"].attrs.modify("done", np.int64(2))
+    found = records.load("run.h5")
+    tables = [*found.rounds.values(), *found.clients.values(), *found.ranks.values()]
+    assert found.length == 2 and {len(table) for table in tables} == {2}
 
 
 def test_names_that_no_file_can_have_are_one_sentence(capsys: Capsys) -> None:

@@ -85,10 +85,13 @@ def test_wrappers_treat_a_reduced_part_as_a_reply() -> None:
 
 @pytest.mark.parametrize("flags", [{"aggregate": "median"}, {"attackers": 0.3}])
 def test_a_mean_of_replies_that_say_no_change_is_refused(flags: dict[str, Any]) -> None:
-    """Mutation: a mean of what nobody looks at."""
+    """Or what one client is asked. Mutation: an answer that nobody looks at, by either."""
     of = from_flags(Own, toy(), **flags)
+    clients, message = clients_of(of), GlobalModel(point(of.setting), 0)
     with pytest.raises(UserError, match=r"Own asks for step 'unsaid' by clients.mean; it needs clients.mean or"):
-        clients_of(of).mean(of.unsaid, GlobalModel(point(of.setting), 0))
+        clients.mean(of.unsaid, message)
+    with pytest.raises(UserError, match=r"Own asks for step 'unsaid' by clients.ask_each; it needs clients.mean or"):
+        list(clients.ask_each(of.unsaid, {0: message}))
 
 
 def test_a_method_without_a_wrappers_flags_says_why() -> None:

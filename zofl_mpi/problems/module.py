@@ -192,7 +192,7 @@ class Function:
             raise UserError(f"--client-memory {self._saving}: {fault}, so parts have another gradient; use none")
 
 
-def copy_of(module: nn.Module) -> nn.Module:
+def copy_of(module: Any) -> nn.Module:
     """Copies a module to the CPU (UserError: it is none, has lazy parameters or cannot be copied)."""
     if not isinstance(module, nn.Module):
         allowed = "a torch module, or a class or function that gives one"

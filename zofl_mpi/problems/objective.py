@@ -19,7 +19,7 @@ Weight = Callable[[Tensor, Tensor], Tensor]  # (inputs (B, ...), targets (B, ...
 ROUNDING = 1e-3
 """Relative difference up to which two float32 losses count as equal."""
 METRICS = "{name: function (outputs, targets) -> number}, names of letters, digits and _, not loss"
-"""What `metrics` may be, for messages."""
+"""Allowed `metrics`, for messages."""
 
 
 @final

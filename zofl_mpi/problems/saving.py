@@ -108,7 +108,8 @@ class _AllSaved(Exception):
 def _checkpointed(forward: Callable[..., Any], x: Tensor, *more: Any, **named: Any) -> Any:
     """forward(x, ...), of which the graph keeps the inputs only; a backward pass computes the rest again.
 
-    Does the same as torch.utils.checkpoint, whose first call imports torch's compiler: 1.8 CPU seconds of each start.
+    Does the same as torch.utils.checkpoint (tested), whose first call imports torch's compiler: 0.9 of 2.9 CPU seconds
+    of each start of a split method with backward passes.
     """
     if not torch.is_grad_enabled():
         return forward(x, *more, **named)

@@ -107,9 +107,13 @@ class Leaf(NamedTuple):
         return next((each[self.name] for each in texts if self.name in each), "")
 
 
-@functools.cache
 def leaves(cls: type[Any]) -> tuple[Leaf, ...]:
     """Flags of a class, with nested dataclasses expanded; kept, since a grid asks for those of each run."""
+    return _kept_leaves(cls)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _kept_leaves(cls: type[Any]) -> tuple[Leaf, ...]:
     return tuple(_leaves(cls, dataclasses.MISSING))
 
 
