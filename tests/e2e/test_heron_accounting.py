@@ -16,7 +16,6 @@ from zofl_mpi.data import Raw
 from zofl_mpi.problems import counting
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 from zofl_mpi.run import records
-from zofl_mpi.run.command import trial
 from zofl_mpi.settings import samples
 
 PAPER = ["--paper", "--data", "cifar10", "--split", "official", "--m", "5", "--dry-run"]
@@ -27,11 +26,10 @@ WHOLE = "as [C] counts, with heads"
 
 @pytest.fixture
 def cifar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many black images as CIFAR-10 has, which take no memory; no round of them is timed."""
+    """As many black images as CIFAR-10 has, which take no memory."""
     raw = Raw(np.broadcast_to(np.uint8(0), (60_000, 3072)), np.arange(60_000) % 10, 10, 10_000, 255, 3)
     monkeypatch.setattr(samples.sources, "find_sources", lambda *given: samples.Sources("cifar10", "", lambda: raw))
     monkeypatch.setattr(samples, "cached", lambda *given: raw)
-    monkeypatch.setattr(trial, "measured", lambda method, rounds: {})
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -129,6 +129,7 @@ def test_a_radius_without_effect_is_refused_where_x_is_ordinary() -> None:
     with pytest.raises(UserError, match=r"--eta 1e-30: x \+ eta v = x in float64 \(no entry of eta v is beyond 1e-30"):
         zo.demand_move(np.ones(2), np.array([1e-31, -1e-30]), 1e-30)
     zo.demand_move(np.full(2, 1e20), np.full(2, 1e-3), 1e-3)
+    zo.demand_move(np.array([1e20, 1.0]), np.full(2, 1e-30), 1e-30)  # one entry has diverged
     zo.demand_move(np.ones(2), np.array([1e-30, 1e-3]), 1e-3)
 
 

@@ -132,6 +132,7 @@ REFUSED = {
     "box:inf:inf": ["empty"],
     "ball:-1": ["RADIUS >= 0", "empty"],
     "ball:1:inf": ["finite CENTRE"],
+    "ball:1:1,inf,1,1": ["finite CENTRE"],
     "box:0,1,2:5": ["1 or 4 numbers as LOW", "n is 4", "not 3"],
     "ball:1:1,2": ["1 or 4 numbers as CENTRE", "not 2"],
     "box:nan:1": ["made of numbers", "LOW = nan"],
@@ -148,6 +149,12 @@ def test_refusals_name_the_flag_the_value_and_what_is_allowed(text):
     if text == "box:0,1,2:5":
         with pytest.raises(UserError, match=r"^.{,150}5000.{,150}4999.{,50}$"):  # long values are cut
             sets.parse("box:0:" + ",".join(["1.25"] * 4999), 5000)
+
+
+def test_long_texts_are_cut_to_60_characters():
+    """Mutations: one less, one more."""
+    for length, shown in ((60, 60 * "x"), (61, 57 * "x" + "...")):
+        assert complaint(sets.parse, length * "x", n).startswith(f"--x-set {shown}: must be ")
 
 
 def test_one_set_for_all_or_one_for_each():
