@@ -57,7 +57,7 @@ class Scored:
 class SplitMethod(OnProblem[Split]):
     """Base of split methods; a subclass adds the round."""
 
-    computes: ClassVar[str] = "gradients of its part, through a head of its own"
+    computes: ClassVar[str] = "gradients of its part, through its auxiliary head"
     travels: ClassVar[str] = "its part and head down, its part and head, and activations up"
     needs: ClassVar[type] = Split
     uploads: ClassVar[str] = "smashed activations and labels"
