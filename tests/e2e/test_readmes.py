@@ -500,6 +500,14 @@ def names_of_the_code() -> set[str]:
 
 
 @pytest.mark.parametrize("name", FILES)
+def test_a_table_is_in_one_piece(name: str) -> None:
+    """Its first row is followed by the line of dashes. Mutation: an empty line within a table."""
+    lines = re.sub(r"^```.*?^```$", "", TEXT[name], flags=re.S | re.M).split("\n")
+    first = [k for k, line in enumerate(lines) if line.startswith("|") and not lines[k - 1].startswith("|")]
+    assert [lines[k] for k in first if not re.fullmatch(r"\|(?: ?:?-+:? ?\|)+", lines[k + 1])] == []
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_every_file_is_there(name: str) -> None:
     """No host, and no place of one machine. Links: tests/e2e/test_site.py."""
     written, place = {*(f"{module}.py" for module in own()), *grids()}, (ROOT / name).parent
