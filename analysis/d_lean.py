@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import LogLocator
 from shared import figures, totals, wording
 from shared.files import Report
 from shared.groups import Array, Group, mean_sd, split
@@ -339,6 +340,8 @@ def draw(rows: Sequence[Mapping[str, Any]], times: Sequence[Mapping[str, Any]], 
     ends = np.array([panel.get_xlim() for panel in clocks])
     for panel in clocks:
         panel.set_xlim(ends[:, 0].min(), ends[:, 1].max())
+        if ends.max() > 500 * ends.min():  # labels of a third of a decade would touch
+            panel.xaxis.set_major_locator(LogLocator(numticks=50))
     return figure
 
 
