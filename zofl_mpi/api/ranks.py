@@ -168,10 +168,12 @@ def by_value() -> Any:
 
 def sent(arguments: tuple[Any, ...]) -> bytes:
     """The arguments by value; UserError names one that cannot be sent."""
-    for each in arguments:
+    with suppress(Exception):  # __reduce__ may raise anything
+        return _pickled(arguments)
+    for each in arguments:  # the one that cannot be sent
         try:
             _pickled(each)
-        except Exception as exc:  # __reduce__ may raise anything
+        except Exception as exc:
             name = getattr(each, "__qualname__", type(each).__name__)
             advice = "define it in a module, or install cloudpickle: pip install 'zofl_mpi[script]'"
             raise UserError(f"{name} cannot be sent to the other ranks ({exc}): {advice}") from exc

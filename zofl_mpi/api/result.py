@@ -104,7 +104,7 @@ class Result:
         from zofl_mpi.settings.networks import TorchProblem
 
         own, method = self.built, self.config["method"]
-        # what a problem binds is its flags' default, which the run's value would hide
+        # a bound argument is its flag's default, which the run's value would hide
         bound = problem.bound if isinstance(problem, TorchProblem | SplitProblem) else {}
         flags = {**{k: v for k, v in bound.items() if k in self.config}, **flags}
         if own is not None:  # objects of this process

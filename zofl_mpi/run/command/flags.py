@@ -13,6 +13,7 @@ from types import MappingProxyType, UnionType
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
 from zofl_mpi import clients
+from zofl_mpi.engine import messages
 from zofl_mpi.engine.context import RunContext
 from zofl_mpi.engine.fields import check_ranges, is_flag
 from zofl_mpi.engine.setting import Method, Setting
@@ -107,13 +108,9 @@ class Leaf(NamedTuple):
         return next((each[self.name] for each in texts if self.name in each), "")
 
 
+@messages.cached
 def leaves(cls: type[Any]) -> tuple[Leaf, ...]:
     """Flags of a class, with nested dataclasses expanded; kept, since a grid asks for those of each run."""
-    return _kept_leaves(cls)  # type: ignore[arg-type]
-
-
-@functools.cache
-def _kept_leaves(cls: type[Any]) -> tuple[Leaf, ...]:
     return tuple(_leaves(cls, dataclasses.MISSING))
 
 

@@ -123,7 +123,7 @@ class Rounds:
         while done < schedule.rounds and not (stop or self.reason):
             checks = done + 1 == first or schedule.evaluates(done + 1)
             if checks and self.interleaved:
-                unchanged = Unchanged(self.method)  # what changed between rounds, no round did
+                unchanged = Unchanged(self.method)  # changes between rounds are the user's
             try:
                 state, columns, (row, stop) = clients.retry_on_rank_loss(partial(self._round, state, done, parts))
                 _check_state(state, outline)

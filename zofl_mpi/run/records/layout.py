@@ -137,7 +137,7 @@ def _checked(
             dtype, axes = described[place]
             usual = own.kind in NUMBERS or (own.kind == TEXT and not shape)
             if not ((usual if dtype is None else own == dtype) and axes in (None, len(shape))):
-                raise LostError(f"{path} is damaged: {name} is {own} with {len(shape)} axes")
+                _demand(False, path, name, f"is {own} with {len(shape)} axes")  # the text takes long to make
             data[name] = item
     held = attributes_of(file)  # long ones are data sets, checked above
     for name, like in (attributes | FURTHER).items():
